@@ -50,32 +50,28 @@ double number(const json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
 }
 
-json list(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_array() ? *found : json::array();
-}
-
 std::string workers_table(const json& job) {
   std::vector<std::vector<std::string>> rows{{"rank", "pid", "state"}};
-  for (const auto& worker : list(job, "workers"))
-    rows.push_back({cell(worker, "rank"), cell(worker, "pid"), worker.value("attached", false) ? "attached" : "gone"});
+  for (const auto& worker : list_of(job, "workers"))
+    rows.push_back(
+        {cell(worker, "rank"), cell(worker, "pid"), flag_of(worker, "attached", false) ? "attached" : "gone"});
   return rows.size() > 1 ? table(rows) : "";
 }
 
 std::string links_table(const json& job) {
   std::vector<std::vector<std::string>> rows{{"link", "state", "parts", "reduced", "sent as", "busy", "waiting"}};
-  for (const auto& link : list(job, "links")) {
+  for (const auto& link : list_of(job, "links")) {
     char busy[32];
     std::snprintf(busy, sizeof busy, "%.1f s", number(link, "busy_us") / 1e6);
     const bool lost = link.contains("lost");
-    const std::string state = lost                        ? "lost, over " + cell(link, "goes_over")
-                              : link.value("open", false) ? "open"
-                                                          : "closed";
+    const std::string state = lost                           ? "lost, over " + cell(link, "goes_over")
+                              : flag_of(link, "open", false) ? "open"
+                                                             : "closed";
     rows.push_back({cell(link, "name"), state, cell(link, "parts"), bytes_text(number(link, "bytes")),
                     bytes_text(number(link, "wire_bytes")), busy, cell(link, "waiting")});
   }
   std::string out = rows.size() > 1 ? table(rows) : "";
-  for (const auto& link : list(job, "links"))
+  for (const auto& link : list_of(job, "links"))
     if (link.contains("lost"))
       out += "    link " + cell(link, "name") + " was lost; " + cell(link, "run_again") +
              " operations were run again\n        because of " + cell(link, "lost") + "\n";
@@ -84,7 +80,7 @@ std::string links_table(const json& job) {
 
 std::string groups_table(const json& job) {
   std::vector<std::vector<std::string>> rows{{"group", "tensors", "buckets", "size", "steps done"}};
-  for (const auto& group : list(job, "groups"))
+  for (const auto& group : list_of(job, "groups"))
     rows.push_back({cell(group, "id"), cell(group, "tensors"), cell(group, "buckets"),
                     bytes_text(number(group, "bytes")), cell(group, "step")});
   return rows.size() > 1 ? table(rows) : "";
@@ -95,7 +91,7 @@ std::string nodes_table(const json& job) {
   const auto leader = job.find("leader");
   if (leader == job.end()) return "";
   std::vector<std::vector<std::string>> rows{{"node", "ranks", "compute a step"}};
-  for (const auto& node : list(*leader, "nodes")) {
+  for (const auto& node : list_of(*leader, "nodes")) {
     const double step_us = number(node, "step_us");
     if (step_us <= 0) continue;
     char compute[32];
@@ -109,10 +105,10 @@ std::string nodes_table(const json& job) {
 std::string judgement_text(const json& plan) {
   const auto judgement = plan.find("judgement");
   if (judgement == plan.end()) return "";
-  if (!judgement->value("judged", false)) return "        not judged: " + cell(*judgement, "note") + "\n";
+  if (!flag_of(*judgement, "judged", false)) return "        not judged: " + cell(*judgement, "note") + "\n";
   char text[160];
   std::snprintf(text, sizeof text, "        %s by the Preserver: ratio %.4f, capacity %.2f, plan %.0f that was tried",
-                judgement->value("accepted", false) ? "accepted" : "not accepted", number(*judgement, "ratio"),
+                flag_of(*judgement, "accepted", false) ? "accepted" : "not accepted", number(*judgement, "ratio"),
                 number(*judgement, "capacity"), number(*judgement, "attempts"));
   return text + std::string("\n");
 }
@@ -123,7 +119,7 @@ std::string codecs_text(const json& plan) {
   if (codecs == plan.end() || !codecs->is_object() || codecs->empty()) return "";
   std::string text;
   for (const auto& [name, count] : codecs->items())
-    text += (text.empty() ? "        " : ", ") + name + " on " + count.dump() + " buckets";
+    text += (text.empty() ? "        " : ", ") + escape_controls(name) + " on " + count.dump() + " buckets";
   char error[80];
   std::snprintf(error, sizeof error, "; error %.2g, at least %.2g", number(plan, "codec_error"),
                 number(plan, "codec_error_bound"));
@@ -135,7 +131,7 @@ std::string plans_text(const json& job) {
   const auto leader = job.find("leader");
   if (leader == job.end()) return "";
   std::string out;
-  for (const auto& plan : list(*leader, "plans")) {
+  for (const auto& plan : list_of(*leader, "plans")) {
     char numbers[160];
     std::snprintf(numbers, sizeof numbers,
                   "%.2f updates a step, at most %.0f steps late, %.0f merged; %.1f ms a step for %.1f ms of compute",
@@ -153,7 +149,7 @@ std::string preserver_text(const json& job) {
   const auto leader = job.find("leader");
   if (leader == job.end()) return "";
   std::string out;
-  for (const auto& preserver : list(*leader, "preserver"))
+  for (const auto& preserver : list_of(*leader, "preserver"))
     if (preserver.contains("codecs"))
       out += "    codecs of group " + cell(preserver, "group") + ": " + cell(preserver, "codecs") + "\n";
   return out;
@@ -164,7 +160,7 @@ std::string merging_text(const json& job) {
   const auto leader = job.find("leader");
   if (leader == job.end()) return "";
   std::string out;
-  for (const auto& merging : list(*leader, "merging"))
+  for (const auto& merging : list_of(*leader, "merging"))
     out += "    group " + cell(merging, "group") + ", from step " + cell(merging, "from_step") + ": merged " +
            cell(merging, "buckets") + " buckets into " + cell(merging, "transfers") +
            " transfers: " + cell(merging, "groups") + "\n        because of " + cell(merging, "reason") + "\n";
@@ -177,10 +173,10 @@ std::string policies_text(const json& job) {
   if (leader == job.end()) return "";
   constexpr std::size_t kCandidatesShown = 4;
   std::string out;
-  for (const auto& change : list(*leader, "policies")) {
+  for (const auto& change : list_of(*leader, "policies")) {
     out += "    group " + cell(change, "group") + ", from step " + cell(change, "from_step") + ": policy " +
            cell(change, "policy") + "\n        because " + cell(change, "reason") + "\n";
-    const json forecasts = list(change, "simulated");
+    const json forecasts = list_of(change, "simulated");
     for (std::size_t i = 0; i < std::min(forecasts.size(), kCandidatesShown); ++i) {
       char text[96];
       std::snprintf(text, sizeof text, " %.2f ms", number(forecasts[i], "step_us") / 1e3);
@@ -192,14 +188,14 @@ std::string policies_text(const json& job) {
 }
 
 std::string describe_job(const json& job) {
-  const std::string codec = job.value("compression", "none");
-  const std::string compression = codec == "none" ? "" : ", compression " + codec;
+  const std::string codec = cell(job, "compression");
+  const std::string compression = codec == "none" || codec == "-" ? "" : ", compression " + codec;
   std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", policy " + cell(job, "policy") +
                     compression + ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " +
-                    cell(job, "nodes") + (job.value("leads", false) ? " (leads)" : "") + "\n";
+                    cell(job, "nodes") + (flag_of(job, "leads", false) ? " (leads)" : "") + "\n";
   out += workers_table(job) + nodes_table(job) + links_table(job) + groups_table(job) + plans_text(job) +
          preserver_text(job) + merging_text(job) + policies_text(job);
-  for (const auto& stall : list(job, "stalls")) {
+  for (const auto& stall : list_of(job, "stalls")) {
     char age[32];
     std::snprintf(age, sizeof age, "%.1f s", number(stall, "age_ms") / 1e3);
     out += "    stalled: rank " + cell(stall, "rank") + " owes '" + cell(stall, "owes") + "' of step " +
@@ -209,6 +205,21 @@ std::string describe_job(const json& job) {
 }
 
 }  // namespace
+
+bool flag_of(const json& object, const char* key, bool otherwise) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+
+std::string text_of(const json& object, const char* key, const std::string& otherwise) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
+}
+
+json list_of(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_array() ? *found : json::array();
+}
 
 Result<DaemonStatus> query_daemon(const std::string& socket, TimeUs patience_us) {
   auto status = ipc::query_status(socket, patience_us);
@@ -221,13 +232,13 @@ Result<DaemonStatus> query_daemon(const std::string& socket, TimeUs patience_us)
 
 std::string describe_status(const json& status, const std::string& path) {
   std::string out = "deftd " + cell(status, "version") + ", pid " + cell(status, "pid") + ", at " + path +
-                    (status.value("takes_jobs", true) ? "" : ", takes no new jobs") + "\n";
-  const json jobs = list(status, "jobs");
+                    (flag_of(status, "takes_jobs", true) ? "" : ", takes no new jobs") + "\n";
+  const json jobs = list_of(status, "jobs");
   if (jobs.empty()) out += "no job\n";
   for (const auto& job : jobs) out += describe_job(job);
-  for (const auto& job : list(status, "ended_jobs"))
+  for (const auto& job : list_of(status, "ended_jobs"))
     out += "ended " + cell(job, "ended_s_ago") + " s ago: job " + cell(job, "name") + ", " + cell(job, "reason") +
-           (job.value("cause", "").empty() ? "" : ": " + cell(job, "cause")) + "\n";
+           (text_of(job, "cause", "").empty() ? "" : ": " + cell(job, "cause")) + "\n";
   return out;
 }
 

@@ -21,6 +21,12 @@ struct DaemonStatus {
 // listens, kTimeout if it does not answer within `patience_us`. Blocks.
 Result<DaemonStatus> query_daemon(const std::string& socket, TimeUs patience_us);
 
+// A field of a status. One that is missing, or of another type, counts as `otherwise`, or as an empty list: a daemon of another version
+// may have it so.
+bool flag_of(const nlohmann::json& object, const char* key, bool otherwise);
+std::string text_of(const nlohmann::json& object, const char* key, const std::string& otherwise);
+nlohmann::json list_of(const nlohmann::json& object, const char* key);
+
 // The status as lines of text for people. Each line ends with a line break.
 std::string describe_status(const nlohmann::json& status, const std::string& path);
 

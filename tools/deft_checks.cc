@@ -52,14 +52,14 @@ Finding backends_finding() {
   return {Health::kOk, "backends", here, ""};
 }
 
-// Whether MPI links, if this build has them, find their library.
+// Checks if MPI links find their library. A build without them needs none.
 Finding mpi_finding() {
   const auto version = link::mpi_backend::library_version();
   if (!version) return {Health::kWarn, "MPI", version.error().what, version.error().fix};
   return {Health::kOk, "MPI", *version, ""};
 }
 
-// Whether NCCL links, if this build has them, can be used in this machine's workers.
+// Checks if workers of this machine can use NCCL links. A build without them needs no library.
 Finding nccl_finding() {
   const auto version = link::nccl_backend::usable();
   if (!version) return {Health::kWarn, "NCCL", version.error().what, version.error().fix};
@@ -94,7 +94,7 @@ Finding check_daemon(const Config& config) {
     return {Health::kWarn, "daemon", status.error().what,
             "deftrun starts private daemons by itself; for a shared one: systemctl start deftd"};
   if (!status) return {Health::kFail, "daemon", status.error().message(), "see its log: journalctl -u deftd"};
-  const std::string version = status->json.value("version", std::string("of unknown version"));
+  const std::string version = text_of(status->json, "version", "of unknown version");
   const std::string text = "deftd " + version + " at " + status->path;
   if (version != DEFT_VERSION)
     return {Health::kFail, "daemon", text + ", but this is deft " DEFT_VERSION,

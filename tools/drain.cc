@@ -34,7 +34,7 @@ Result<void> tell(const std::string& socket, int signal) {
 
 std::string names_of(const nlohmann::json& jobs) {
   std::string names;
-  for (const auto& job : jobs) names += (names.empty() ? "" : ", ") + job.value("name", "");
+  for (const auto& job : jobs) names += (names.empty() ? "" : ", ") + text_of(job, "name", "-");
   return names;
 }
 
@@ -44,8 +44,8 @@ Result<DaemonStatus> wait_for(const std::string& socket, bool takes_jobs, bool w
   while (true) {
     auto daemon = query_daemon(socket, kPatienceUs);
     if (!daemon) return daemon;
-    const auto jobs = daemon->json.value("jobs", nlohmann::json::array());
-    if (daemon->json.value("takes_jobs", !takes_jobs) == takes_jobs) {
+    const auto jobs = list_of(daemon->json, "jobs");
+    if (flag_of(daemon->json, "takes_jobs", !takes_jobs) == takes_jobs) {
       if (!without_jobs || jobs.empty()) return daemon;
       const std::string names = names_of(jobs);
       if (names != told) std::printf("waiting for %zu jobs: %s\n", jobs.size(), names.c_str());
@@ -68,7 +68,7 @@ Result<int> run_drain(Arguments given) {
   if (auto ok = tell(socket, undo ? SIGUSR2 : SIGUSR1); !ok) return tl::unexpected(ok.error());
   const auto after = wait_for(socket, undo, wait && !undo);
   if (!after) return tl::unexpected(after.error().in("deft drain"));
-  const auto jobs = after->json.value("jobs", nlohmann::json::array());
+  const auto jobs = list_of(after->json, "jobs");
   if (undo) {
     std::printf("the daemon at %s takes new jobs\n", after->path.c_str());
   } else {

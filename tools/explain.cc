@@ -48,6 +48,10 @@ void print_shares(const replay::Explanation& explanation) {
               100 * (explanation.replayed_step_us / explanation.measured_step_us - 1));
 }
 
+void print_notes(const replay::Explanation& explanation) {
+  for (const auto& note : explanation.notes) std::printf("%s\n", note.c_str());
+}
+
 void print_decisions(const replay::MeasuredJob& measured) {
   if (measured.decisions.empty()) return;
   std::printf("policies in the traced steps\n");
@@ -104,6 +108,7 @@ Result<int> run_explain(Arguments given) {
   }
   print_causes(*explanation);
   print_shares(*explanation);
+  print_notes(*explanation);
   print_decisions(job->measured);
   return kExitOk;
 }

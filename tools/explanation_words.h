@@ -1,4 +1,4 @@
-// What `deft explain` and `deft report` say alike of an explanation: its causes as JSON, and the names of a step's shares.
+// Words for an explanation that `deft explain` and `deft report` share: its causes as JSON, and the names of a step's shares.
 //
 //   causes_json(explanation)                                  // objects: cause, where, what, share, gain_us, options
 //   for (const auto& [share, name] : kShareNames) show(name, explanation.shares.*share);

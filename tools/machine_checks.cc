@@ -62,7 +62,7 @@ std::uint64_t unused_huge_pages() {
   return pages * page_kib * 1024;
 }
 
-// Whether a child may make the namespaces that the lab emulates nodes with: 0, or errno.
+// Lets a child make the namespaces with which the lab emulates nodes. Gives 0, or errno.
 int try_namespaces() {
   const pid_t child = fork();
   if (child < 0) return errno;

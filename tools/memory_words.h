@@ -1,4 +1,4 @@
-// What replay says of the workers' memory, in words and as JSON.
+// Tells in words and as JSON what replay says of the workers' memory.
 //
 //   print_memory(measured, what_if)                 // "memory: rank 0 needs 412.3 MB in backward of conv1: ..."
 //   memory_json(measured, what_if)                  // null if no worker has told

@@ -1,4 +1,4 @@
-// What decides how a NIC carries gradients, as the kernel tells it: its MTU, its duplex mode, what shapes it, what lies below it.
+// Reads from the kernel what decides how a NIC carries gradients: its MTU, its duplex mode, what shapes it, what lies below it.
 //
 //   for (const NicFacts& nic : nic_facts({"eth0", "eth1"})) print(nic.name, nic.mtu, nic.shapers);
 #pragma once
@@ -20,7 +20,7 @@ struct NicFacts {
   std::string shapers;  // queueing disciplines that delay or drop: "tbf, netem"; empty: none
 };
 
-// Of these NICs, those that exist. `ip` and `tc` (iproute2) tell it; without them only MTU, speed and duplex mode are known.
+// Facts about those of these NICs that exist. `ip` and `tc` (iproute2) tell them. Without both, only MTU, speed and duplex mode are known.
 std::vector<NicFacts> nic_facts(std::span<const std::string> names);
 
 }  // namespace deft::tools

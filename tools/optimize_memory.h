@@ -1,4 +1,4 @@
-// What `deft optimize --memory` says: how the job fits, and what the script has to do for that.
+// Puts into words what `deft optimize --memory` finds: how the job fits, and what the script has to do for that.
 //
 //   for (const std::string& line : memory_advice(*fit, measured)) ...
 #pragma once

@@ -25,6 +25,16 @@ std::string retired_as_json() {
   return out.dump(2) + "\n";
 }
 
+// For launchers: what variables and the flag file set, as users wrote it.
+Result<std::string> given_as_json() {
+  const auto config = load_config({});
+  if (!config) return tl::unexpected(config.error());
+  auto out = nlohmann::json::object();
+  for (const auto& spec : option_table())
+    if (config->source(spec.name) != ConfigSource::kDefault) out[std::string(spec.name)] = config->text(spec.name);
+  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 Result<int> run_options(Arguments given) {
@@ -32,12 +42,15 @@ Result<int> run_options(Arguments given) {
   const bool markdown = take_flag(arguments, "--markdown");
   const bool as_json = take_flag(arguments, "--json");
   const bool retired = take_flag(arguments, "--retired");
+  const bool only_given = take_flag(arguments, "--given");
   if (auto ok = expect_none(arguments); !ok) return tl::unexpected(ok.error());
-  const std::string text = retired    ? retired_as_json()
-                           : as_json  ? options_as_json()
-                           : markdown ? options_as_markdown()
-                                      : describe_options(Audience::kAll);
-  std::fputs(text.c_str(), stdout);
+  const Result<std::string> text = retired      ? retired_as_json()
+                                   : only_given ? given_as_json()
+                                   : as_json    ? options_as_json()
+                                   : markdown   ? options_as_markdown()
+                                                : describe_options(Audience::kAll);
+  if (!text) return tl::unexpected(text.error());
+  std::fputs(text->c_str(), stdout);
   return kExitOk;
 }
 

@@ -16,6 +16,7 @@
 #include <set>
 
 #include "core/base/placement.h"
+#include "core/link/address.h"
 #include "core/link/backends.h"
 #include "tools/command.h"
 #include "tools/nic_facts.h"
@@ -330,10 +331,6 @@ Result<int> report(const Probe& probe, const std::vector<ProbeRow>& rows, const 
   return failed ? kExitFailed : kExitOk;
 }
 
-bool is_here(const std::string& leader) {
-  return leader.starts_with("127.") || leader.starts_with("localhost:") || leader.starts_with("[::1]:");
-}
-
 }  // namespace
 
 Result<int> run_probe(Arguments given) {
@@ -347,7 +344,7 @@ Result<int> run_probe(Arguments given) {
   if (placement->size < 2)
     return fail(ErrorKind::kInvalid, "deft probe measures between nodes, and this is one process",
                 "start it on every node, for instance: deftrun -np 2 --nodes 2 deft probe");
-  auto specs = link::resolve_links(config->text("links"), is_here(placement->leader));
+  auto specs = link::resolve_links(config->text("links"), link::is_loopback_address(placement->leader));
   if (!specs) return tl::unexpected(specs.error());
   const auto address = store_address(placement->leader, options->port);
   if (!address) return tl::unexpected(address.error());

@@ -1,4 +1,4 @@
-// What hurts between nodes, by the measurements of `deft probe`.
+// Finds in the measurements of `deft probe` what hurts between nodes.
 #pragma once
 
 #include <vector>

@@ -22,7 +22,7 @@ Result<std::vector<model::LinkSample>> measure_link(link::Link& link, const Prob
 // the same time: the transfers of a series of sizes would not meet.
 Result<model::LinkSample> measure_for(link::Link& link, std::size_t bytes, const ProbeLimits& limits);
 
-// Of a link between two nodes: bytes a us from node 0 to node 1, and back, each while the other way is idle.
+// The throughput of a link between two nodes: bytes a us from node 0 to node 1, and back, each while the other way is idle.
 Result<std::vector<double>> measure_one_way(link::Link& link, std::size_t bytes, const ProbeLimits& limits);
 
 }  // namespace deft::tools

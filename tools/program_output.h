@@ -1,4 +1,4 @@
-// What another program says.
+// Runs another program, and gives what it prints.
 #pragma once
 
 #include <string>

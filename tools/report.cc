@@ -75,7 +75,7 @@ Result<nlohmann::json> other_of(const std::string& folder) {
   if (!other) return tl::unexpected(other.error());
   nlohmann::json data = report_data(other->job, other->explanation);
   data["folder"] = folder;
-  for (const char* const large : {"timeline", "path", "traffic", "tensors"}) data.erase(large);
+  for (const char* const large : {"timeline", "drawn", "path", "traffic", "threads", "tensors"}) data.erase(large);
   return data;
 }
 

@@ -7,9 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/replay/daemon_cpu.h"
 #include "core/replay/job_timeline.h"
 #include "core/replay/launches.h"
 #include "core/replay/quantiles.h"
+#include "core/replay/step_sample.h"
 #include "core/replay/worker_steps.h"
 #include "tools/explanation_words.h"
 
@@ -28,9 +30,10 @@ json shares_of(const TimeShares& shares) {
   return list;
 }
 
-json path_of(const std::vector<replay::PathPiece>& path, TimeUs origin_us) {
+json path_of(const std::vector<replay::PathPiece>& path, TimeUs origin_us, const replay::StepSample& sample) {
   json begins = json::array(), lengths = json::array(), kinds = json::array();
   for (const auto& piece : path) {
+    if (!sample.shows(piece.begin_us - origin_us, piece.end_us - origin_us)) continue;
     const auto kind = std::ranges::find(kShareNames, piece.share, &ShareName::share) - kShareNames.begin();
     begins.push_back(piece.begin_us - origin_us);
     lengths.push_back(piece.end_us - piece.begin_us);
@@ -39,33 +42,19 @@ json path_of(const std::vector<replay::PathPiece>& path, TimeUs origin_us) {
   return {{"b", begins}, {"d", lengths}, {"k", kinds}};
 }
 
-// The slices that the page draws. Gradients are marks of no length, which are left out first.
-std::vector<const replay::TrackSlice*> shown_slices(const replay::JobTimeline& timeline, bool& all) {
-  all = timeline.slices.size() <= kMostSlices;
-  std::vector<const replay::TrackSlice*> shown;
-  for (const auto& slice : timeline.slices)
-    if (all || slice.category != "gradient") shown.push_back(&slice);
-  if (shown.size() <= kMostSlices) return shown;
-  std::erase_if(
-      shown, [](const replay::TrackSlice* slice) { return slice->category == "stage" || slice->category == "policy"; });
-  if (shown.size() <= kMostSlices) return shown;
-  std::vector<TimeUs> begins;
-  for (const auto* slice : shown) begins.push_back(slice->begin_us);
-  std::ranges::nth_element(begins, begins.begin() + kMostSlices);
-  std::erase_if(shown,
-                [last = begins[kMostSlices]](const replay::TrackSlice* slice) { return slice->begin_us >= last; });
-  return shown;
-}
-
 std::uint64_t launch_of(const replay::TrackSlice& slice) {
   for (const auto& [name, value] : slice.numbers)
     if (name == "launch") return value + 1;
   return 0;
 }
 
-json timeline_of(const replay::JobTrace& trace) {
-  const auto timeline = replay::make_timeline(trace);
-  bool all = true;
+json sample_json(const replay::StepSample& sample) {
+  json steps = json::array();
+  for (const auto& step : sample.steps) steps.push_back({step.step, step.begin_us, step.end_us - step.begin_us});
+  return {{"all", sample.has_all}, {"cut", sample.is_cut}, {"steps", steps}, {"of", sample.steps_of_trace}};
+}
+
+json timeline_of(const replay::JobTimeline& timeline) {
   json tracks = json::array(), names = json::array();
   for (const auto& track : timeline.tracks)
     tracks.push_back({{"node", track.node},
@@ -77,16 +66,16 @@ json timeline_of(const replay::JobTrace& trace) {
   json nodes = json::array();
   for (const auto& node : timeline.nodes) nodes.push_back({node.number, node.name});
   std::map<std::pair<std::string, std::string>, std::size_t> known;
-  for (const auto* slice : shown_slices(timeline, all)) {
-    const auto [at, is_new] = known.try_emplace({slice->category, slice->name}, known.size());
-    if (is_new) names.push_back({slice->category, slice->name});
-    json& track = tracks[slice->track];
-    track["b"].push_back(slice->begin_us);
-    track["d"].push_back(slice->end_us - slice->begin_us);
+  for (const auto& slice : timeline.slices) {
+    const auto [at, is_new] = known.try_emplace({slice.category, slice.name}, known.size());
+    if (is_new) names.push_back({slice.category, slice.name});
+    json& track = tracks[slice.track];
+    track["b"].push_back(slice.begin_us);
+    track["d"].push_back(slice.end_us - slice.begin_us);
     track["n"].push_back(at->second);
-    track["l"].push_back(launch_of(*slice));
+    track["l"].push_back(launch_of(slice));
   }
-  return {{"tracks", tracks}, {"names", names}, {"all", all}, {"nodes", nodes}};
+  return {{"tracks", tracks}, {"names", names}, {"nodes", nodes}};
 }
 
 // The steps of each node's first worker.
@@ -228,6 +217,24 @@ json traffic_of(const replay::JobTrace& trace, TimeUs origin_us) {
   return series;
 }
 
+constexpr std::size_t kMostThreads = 1000;  // of a page
+
+// How busy the threads of each node's daemon were.
+json threads_of(const replay::JobTrace& trace, double step_us) {
+  json list = json::array();
+  for (const auto& use : replay::thread_uses(trace)) {
+    if (list.size() == kMostThreads) break;
+    list.push_back({{"node", use.node},
+                    {"place", replay::place_of(use, trace)},
+                    {"work", model::work_of(use.thread)},
+                    {"number", use.number},
+                    {"step_ms", use.share * step_us / 1e3},
+                    {"busy", model::is_of_link(use.thread) ? json(use.busy) : json()},
+                    {"share", use.share}});
+  }
+  return list;
+}
+
 }  // namespace
 
 json report_data(const TracedJob& job, const replay::Explanation& explanation) {
@@ -236,6 +243,8 @@ json report_data(const TracedJob& job, const replay::Explanation& explanation) {
   const TimeUs origin_us = replay::beginning_of(trace);
   std::vector<replay::PathPiece> path;
   replay::time_shares(trace, &path);
+  auto timeline = replay::make_timeline(trace);
+  const auto sample = replay::sample_steps(timeline, replay::step_spans(trace), kMostSlices);
   json problems = trace.problems;
   for (const auto& problem : job.measured.problems) problems.push_back(problem);
   return {{"job", header.job},
@@ -243,15 +252,18 @@ json report_data(const TracedJob& job, const replay::Explanation& explanation) {
           {"links", header.links},
           {"problems", problems},
           {"causes", causes_json(explanation)},
+          {"notes", explanation.notes},
           {"shares", shares_of(explanation.shares)},
           {"measured_us", explanation.measured_step_us},
           {"replayed_us", explanation.replayed_step_us},
-          {"timeline", timeline_of(trace)},
-          {"path", path_of(path, origin_us)},
+          {"timeline", timeline_of(timeline)},
+          {"drawn", sample_json(sample)},
+          {"path", path_of(path, origin_us, sample)},
           {"steps", steps_of(trace, origin_us)},
           {"buckets", buckets_of(trace, path)},
           {"tensors", tensors_of(trace)},
-          {"traffic", traffic_of(trace, origin_us)}};
+          {"traffic", traffic_of(trace, origin_us)},
+          {"threads", threads_of(trace, explanation.measured_step_us)}};
 }
 
 }  // namespace deft::tools

@@ -1,4 +1,4 @@
-// What the page of `deft report` shows of one traced job, as JSON. page.js says how it is drawn.
+// Makes the JSON that the page of `deft report` shows of one traced job. page.js says how it is drawn.
 //
 //   const auto data = report_data(*job, *explanation);         // text in it is that of the trace: the page must not trust it
 //   data["what_if"] = what_if_grid(job->measured, budget_us);

@@ -25,11 +25,12 @@ std::string harmless(const nlohmann::json& data) {
 }  // namespace
 
 std::string report_page(const nlohmann::json& data) {
-  const std::array<std::pair<std::string_view, std::string>, 5> parts = {{
+  const std::array<std::pair<std::string_view, std::string>, 6> parts = {{
       {"/*dygraphs.css*/", std::string(report_files::kDygraphsCss)},
       {"/*page.css*/", std::string(report_files::kPageCss)},
       {"/*dygraphs.js*/", std::string(report_files::kDygraphsJs)},
       {"/*page.js*/", std::string(report_files::kPageJs)},
+      {"/*timeline.js*/", std::string(report_files::kTimelineJs)},
       {"/*data*/", harmless(data)},
   }};
   std::string page(report_files::kPageHtml);

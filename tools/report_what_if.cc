@@ -77,7 +77,8 @@ json what_if_grid(const replay::MeasuredJob& measured, TimeUs budget_us) {
   const std::vector<Point> points = axes.points();
   std::vector<double> steps_us(points.size(), 0);
   std::mutex mutex;
-  std::map<std::string, std::string> cannot;  // by policy: why the job cannot have it
+  std::map<std::string, std::map<std::string, std::string>>
+      cannot;  // by policy and number of nodes: why that cannot be
   std::atomic<std::size_t> next = 0;
   const TimeUs until_us = MonotonicClock::now() + budget_us;
   const auto work = [&] {
@@ -87,7 +88,7 @@ json what_if_grid(const replay::MeasuredJob& measured, TimeUs budget_us) {
         steps_us[axes.at(points[i])] = *us;
       } else {
         const std::lock_guard lock(mutex);
-        cannot.emplace(axes.policies[points[i].policy], us.error().what);
+        cannot[axes.policies[points[i].policy]].emplace(std::to_string(axes.nodes[points[i].nodes]), us.error().what);
       }
     }
   };

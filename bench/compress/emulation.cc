@@ -26,7 +26,10 @@ class EncodedSum {
       : codec_(codec), nodes_(nodes), residuals_(residuals), elements_(elements), slice_(slice), codes_(nodes) {}
 
   Result<void> encode(const float* const* values);
-  Result<void> sum(std::span<float> out) { return codec_.traits().fixed_size ? requantise(out) : gather(out); }
+  Result<void> sum(std::span<float> out) {
+    if (codec_.traits().law == compress::Law::kSparse) return gather(out);
+    return codec_.traits().law == compress::Law::kRequantised && nodes_ == 2 ? add_by_all(out) : requantise(out);
+  }
   [[nodiscard]] std::size_t wire_bytes() const { return codes_.front().size(); }
 
  private:
@@ -35,6 +38,7 @@ class EncodedSum {
     return {residuals_[node] + first, count};
   }
   Result<void> requantise(std::span<float> out);
+  Result<void> add_by_all(std::span<float> out);
   Result<void> gather(std::span<float> out);
   Result<void> combine(std::size_t owner, link::Range blocks, std::span<float> out);
 
@@ -91,6 +95,12 @@ Result<void> EncodedSum::requantise(std::span<float> out) {
     if (blocks.count * request.block == codes_.front().size()) break;
   }
   return {};
+}
+
+// What each of two nodes does.
+Result<void> EncodedSum::add_by_all(std::span<float> out) {
+  if (auto ok = codec_.decode(slice_, codes_.front(), out); !ok) return ok;
+  return codec_.decode_add(slice_, codes_.back(), out);
 }
 
 Result<void> EncodedSum::gather(std::span<float> out) {

@@ -23,7 +23,7 @@ extern "C" {
 void* deft_emulation_open(const char* name, char* error, std::size_t error_bytes);
 void deft_emulation_close(void* codec);
 
-// Whether the codec keeps residuals.
+// True if the codec keeps residuals.
 int deft_emulation_uses_feedback(const void* codec);
 
 // Writes the sum that all nodes see to `sum`. `values` and `residuals` have an array of each node; residuals may be null if the
@@ -37,7 +37,7 @@ void* deft_emulation_open_matrix(const char* codec, std::size_t nodes, const std
                                  std::size_t dimension_count, std::uint64_t job, std::uint64_t first, char* error,
                                  std::size_t error_bytes);
 void deft_emulation_close_matrix(void* matrix);
-// As deft_emulation_sum; `values` and `sum` have the elements of the matrix. Generations come one after the other.
+// Sums as deft_emulation_sum does. `values` and `sum` have the elements of the matrix. Generations come one after the other.
 std::size_t deft_emulation_sum_matrix(void* matrix, const float* const* values, float* sum, std::uint64_t generation);
 // Writes what `node` has left out so far.
 void deft_emulation_residual_of_matrix(void* matrix, std::size_t node, float* out);

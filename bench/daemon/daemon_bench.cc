@@ -37,7 +37,7 @@ void require(int code, const deft_error& error) {
   if (code != 0) throw std::runtime_error(error.message);
 }
 
-// Of sockets and logs; it ends with this object.
+// The folder of sockets and logs. It ends with this object.
 struct Folder {
   Folder() {
     if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("no folder in /tmp");

@@ -7,6 +7,7 @@
 #include "core/papers/knapsack_solver.h"
 #include "core/plan/planner.h"
 #include "core/preserve/preserver.h"
+#include "tests/plan/update_rate_limit.h"
 
 namespace deft::plan {
 namespace {

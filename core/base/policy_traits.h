@@ -67,7 +67,7 @@ inline constexpr std::array kPolicyTraits = {
 };
 // clang-format on
 
-// Whether every update of the policy is that of plain data-parallel training: all gradients of a step, before the next forward.
+// True if every update of the policy is that of plain data-parallel training: all gradients of a step, before the next forward.
 constexpr bool is_exact(const PolicyTraits& traits) { return !traits.delays_updates && !traits.simulator_only; }
 
 // The row of the policy called `name`; nullptr if there is none.

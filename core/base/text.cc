@@ -27,7 +27,7 @@ std::size_t character_bytes(std::string_view text) {
   return 0;
 }
 
-// Of one character: an ASCII control character, or one of C1 (U+0080 to U+009F), which some terminals obey, too.
+// True if the character is an ASCII control character, or one of C1 (U+0080 to U+009F). Some terminals obey those, too.
 bool is_control(std::string_view character) {
   const auto first = static_cast<std::uint8_t>(character[0]);
   if (character.size() == 1) return first < 0x20 || first == 0x7f;

@@ -25,7 +25,7 @@ bool has_control_characters(std::string_view text);
 // shows nothing of the text.
 Result<void> check_name(std::string_view text, std::size_t most_bytes, const std::string& field);
 
-// As check_name, but the text may be empty.
+// Checks what check_name checks, but the text may be empty.
 Result<void> check_text(std::string_view text, std::size_t most_bytes, const std::string& field);
 
 // Makes control characters visible, so that a text can neither begin a line nor command a terminal: \n, \x1b. Other bytes stay.

@@ -8,6 +8,7 @@
 
 #include "core/client/daemon_pulse.h"
 #include "core/ipc/daemon_socket.h"
+#include "core/ipc/remote_error.h"
 #include "core/ipc/wire.h"
 
 namespace deft::client {
@@ -77,7 +78,7 @@ Result<ipc::Packet> wait_for_welcome(ipc::MessageSocket& channel, const std::str
   auto header = ipc::decode_header(packet->bytes);
   if (!header) return tl::unexpected(header.error());
   if (header->kind != ipc::MessageKind::kError) return packet;
-  auto refusal = read_error(packet->bytes);
+  auto refusal = ipc::read_error(packet->bytes);
   return tl::unexpected(refusal ? refusal->error : refusal.error());
 }
 
@@ -166,17 +167,6 @@ Result<Attachment> attach(const Config& config, const Placement& placement) {
   attachment->socket = daemon->path;
   attachment->opens_by_us = MonotonicClock::now() + attachment->timeout_us;
   return attachment;
-}
-
-Result<RemoteError> read_error(std::span<const std::byte> bytes) {
-  auto message = ipc::decode<ipc::ErrorMessage>(bytes, ipc::MessageKind::kError, 3);
-  if (!message) return tl::unexpected(message.error());
-  const auto number = message->fixed.error_kind;
-  const bool known =
-      number >= static_cast<unsigned>(ErrorKind::kInvalid) && number <= static_cast<unsigned>(ErrorKind::kInternal);
-  return RemoteError{{known ? static_cast<ErrorKind>(number) : ErrorKind::kInternal, message->texts[0],
-                      message->texts[1], message->texts[2]},
-                     message->fixed.operation};
 }
 
 }  // namespace deft::client

@@ -54,11 +54,4 @@ struct Attachment {
 // them. The deadline of this function comes later, and its error says that the daemon is silent.
 Result<Attachment> attach(const Config& config, const Placement& placement);
 
-// The Error that an ERROR message carries.
-struct RemoteError {
-  Error error;
-  std::uint64_t operation = 0;  // 0: the job failed
-};
-Result<RemoteError> read_error(std::span<const std::byte> bytes);
-
 }  // namespace deft::client

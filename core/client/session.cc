@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "core/ipc/remote_error.h"
 #include "core/ipc/wire.h"
 #include "core/link/backends.h"
 
@@ -74,7 +75,7 @@ Result<void> Session::dispatch(ipc::Packet packet) {
   if (!header) return tl::unexpected(header.error());
   switch (header->kind) {
     case ipc::MessageKind::kError: {
-      auto remote = read_error(packet.bytes);
+      auto remote = ipc::read_error(packet.bytes);
       if (!remote) return tl::unexpected(remote.error());
       if (remote->operation == 0) return tl::unexpected(remote->error);
       requests_.fail(remote->operation, std::move(remote->error));

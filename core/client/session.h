@@ -53,7 +53,7 @@ class Session final : private ArrivalReceiver {
   }
   // The time that this worker has waited for updates since the last call. It is taken once a stage.
   TimeUs take_waited_us() { return waited_us_.exchange(0, std::memory_order_relaxed); }
-  // Whether it has ever waited for updates here. Some plugins leave the waiting to their framework.
+  // True if it has ever waited for updates here. Some plugins leave the waiting to their framework.
   [[nodiscard]] bool has_waited() const { return has_waited_.load(std::memory_order_relaxed); }
   // How many traces of the job have begun.
   [[nodiscard]] std::uint64_t traces() const { return traces_.load(std::memory_order_relaxed); }

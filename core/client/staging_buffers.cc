@@ -54,7 +54,7 @@ Result<Piece> StagingBuffers::take(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);  // also while the daemon makes a buffer, so that not every thread asks for one
   for (auto& [number, buffer] : buffers_)
     if (const Piece piece = cut(number, buffer, bytes); piece.data != nullptr) return piece;
-  // As much again as there is: few buffers, whatever comes.
+  // A new buffer is as large as all others together. So there are few buffers, whatever comes.
   const std::uint64_t size = std::max({bytes, kSmallestBuffer, std::min(total_bytes_, kLargestStep)});
   const std::uint32_t number = session_.requests().next_number();
   auto memory = make(number, size);

@@ -38,7 +38,7 @@ namespace deft::compress {
 
 // How encodings of several nodes become their sum.
 enum class Law : std::uint8_t {
-  kRequantised,  // the owner of a segment decodes, adds and encodes again (combine)
+  kRequantised,  // the owner of a segment decodes, adds and encodes again (combine); two nodes both decode and add
   kSparse,       // every node gathers all encodings and adds them (decode_add)
   kVoted,        // the owner counts the votes of all nodes (combine)
   kLowRank,  // all-reduces of small factors (low_rank.h), for which the caller has to know the matrix: low_rank_codec.h

@@ -35,8 +35,8 @@ double relative_error(const std::vector<float>& values, const std::vector<float>
   return error / square;
 }
 
-// Of a square matrix, of which every generation sends one factor or both. Larger matrices send a smaller share, and cut ones a larger
-// share.
+// The cost of a square matrix. Every generation sends one of its factors, or both. Larger matrices send a smaller share, and matrices
+// that are cut send a larger share.
 model::CodecCost measure_low_rank(const LowRankCodec& codec) {
   constexpr std::size_t kSide = 256;
   static_assert(kSide * kSide == kElements);
@@ -104,8 +104,9 @@ model::CodecCost measure_cost(const Codec& codec) {
   return cost;
 }
 
-// A node also decodes what all bring for its own segment, and encodes that sum. It receives the sparse encodings of all others, but
-// of an all-reduce twice (n - 1) / n of the data. If that is less, sparse encodings are summed by an all-reduce of float32.
+// A node also decodes what all bring for its own segment, and encodes that sum. Of two nodes each decodes both encodings, and no node
+// encodes a sum. It receives the sparse encodings of all others, but of an all-reduce twice (n - 1) / n of the data. If that is less,
+// sparse encodings are summed by an all-reduce of float32.
 model::CodecCost price_between_nodes(const Codec& codec, const model::CodecCost& alone, std::size_t nodes,
                                      const std::vector<std::string>& links) {
   model::CodecCost cost = alone;
@@ -114,6 +115,8 @@ model::CodecCost price_between_nodes(const Codec& codec, const model::CodecCost&
     const bool is_gathered = cost.wire_share * n <= 2;
     cost.wire_share = is_gathered ? cost.wire_share * n / 2 : 1;
     if (is_gathered) cost.decode_us_per_byte *= n;
+  } else if (codec.traits().law == Law::kRequantised && nodes == 2) {
+    cost.decode_us_per_byte *= 2;
   } else if (codec.traits().law != Law::kLowRank) {
     cost.encode_us_per_byte *= 1 + 1 / n;
     cost.decode_us_per_byte *= 2;

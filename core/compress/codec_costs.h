@@ -1,4 +1,4 @@
-// What codecs cost on this machine, and between the nodes of a job, for planners.
+// Measures what codecs cost on this machine and between the nodes of a job. Planners use it.
 //
 //   const model::CodecCost alone = measure_cost(*codec);     // some milliseconds; remember it
 //   const auto cost = price_between_nodes(*codec, alone, nodes, {"gloo:eth0", "ps:a:1"});

@@ -1,4 +1,4 @@
-// What the option `compression` means for a job.
+// Reads the option `compression`: which codecs a job has.
 //
 //   const std::string compression = compression_of(config);    // "auto/max=int8" if a policy that makes plans is left to itself
 //   if (const auto ladder = ladder_of(compression)) ...        // plans choose among these codecs: bf16, int8

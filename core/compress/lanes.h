@@ -83,7 +83,7 @@ inline float usable_scale(float scale) {
   return scale < float_of(kLargestBits) ? scale : float_of(kLargestBits);
 }
 
-// Whether a scale from the wire is one that an encoder writes, for codes up to `most`.
+// True if a scale from the wire is one that an encoder writes, for codes up to `most`.
 inline bool is_scale(std::uint32_t bits, float most) {
   return bits == kNaN || bits <= bits_of(float_of(0x7F7FFF00U) / most);
 }

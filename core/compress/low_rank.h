@@ -32,7 +32,7 @@ struct MatrixShape {
   [[nodiscard]] std::size_t elements() const { return rows * columns; }
   [[nodiscard]] std::size_t p_elements() const { return rows * rank; }
   [[nodiscard]] std::size_t q_elements() const { return columns * rank; }
-  // Whether the factors, as float32, are smaller than the matrix with elements of so many bytes. If not, send it as it is.
+  // True if the factors, as float32, are smaller than the matrix with elements of so many bytes. If not, send it as it is.
   [[nodiscard]] bool saves(std::size_t element_bytes = sizeof(float)) const {
     return (p_elements() + q_elements()) * sizeof(float) < elements() * element_bytes;
   }
@@ -63,7 +63,7 @@ void make_basis(std::span<float> factor, std::size_t rank, std::uint64_t seed);
 void reconstruct(const MatrixShape& shape, std::span<const float> p, std::span<const float> q, std::span<float> m);
 void subtract(const MatrixShape& shape, std::span<const float> p, std::span<const float> q, std::span<float> m);
 
-// Whether all values are finite, and so small that no value of the product with a basis overflows.
+// True if all values are finite, and so small that no value of the product with a basis overflows.
 bool is_usable(std::span<const float> values);
 
 }  // namespace deft::compress

@@ -41,7 +41,7 @@ class LowRankCodec final : public Codec {
   const LowRankMethod method_;
 };
 
-// Of a codec whose law is kLowRank.
+// The codec's law is kLowRank.
 inline const LowRankCodec& as_low_rank(const Codec& codec) { return static_cast<const LowRankCodec&>(codec); }
 
 }  // namespace deft::compress

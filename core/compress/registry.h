@@ -20,11 +20,11 @@ Result<std::unique_ptr<const Codec>> make_codec(std::string_view text);
 // The same with the kernels of one instruction set, which tests compare.
 Result<std::unique_ptr<const Codec>> make_codec(std::string_view text, const CodecKernels& kernels);
 
-// As make_codec takes it: name/parameters.
+// The codec's name/parameters, as make_codec takes them.
 std::string text_of(const Codec& codec);
 
-// What elements of a type are as an encoding: bf16 or fp16 for the halves, which lie in an arena as these codecs write them. Null for
-// other types.
+// The codec that writes elements of this type as they lie in an arena: bf16 for bfloat16, fp16 for float16. Null for all other
+// types.
 const Codec* codec_of(model::DType dtype);
 
 // All names, in the order in which documentation lists them.

@@ -43,7 +43,7 @@ std::size_t write_sparse_nan(SparseId id, std::size_t elements, std::span<std::b
 // kViolation unless `in` is an encoding of `elements` values by `id`.
 Result<SparseCode> read_sparse(SparseId id, std::span<const std::byte> in, std::size_t elements);
 
-// Whether the flag of byte 6 is set. `in` need not be checked.
+// True if the flag of byte 6 is set. `in` need not be checked.
 bool is_sparse_nan(std::span<const std::byte> in);
 
 // Adds the entries to `sum`.

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "core/ipc/daemon_socket.h"
+#include "core/ipc/remote_error.h"
 #include "core/ipc/wire.h"
 
 namespace deft::ipc {
@@ -28,10 +29,8 @@ std::optional<Error> refusal_in(const Packet& packet) {
   const auto header = decode_header(packet.bytes);
   if (!header) return header.error();
   if (header->kind != MessageKind::kError) return std::nullopt;
-  const auto refused = decode<ErrorMessage>(packet.bytes, MessageKind::kError, 3);
-  if (!refused) return refused.error();
-  const auto kind = static_cast<ErrorKind>(refused->fixed.error_kind);
-  return Error{kind, refused->texts[0], refused->texts[1], refused->texts[2]};
+  auto refused = read_error(packet.bytes);
+  return refused ? std::move(refused->error) : refused.error();
 }
 
 // Appends a TEXT message's piece; true when it was the last one.
@@ -65,6 +64,9 @@ Result<StatusText> query_status(const std::string& socket, TimeUs patience_us) {
   const TimeUs deadline = MonotonicClock::now() + patience_us;
   StatusText status{{}, path};
   for (bool last = false; !last;) {
+    // receive() gives what has come, also after the deadline: pieces that never end would hold the caller for ever.
+    if (MonotonicClock::now() > deadline)
+      return fail(ErrorKind::kTimeout, "the status of the daemon at " + path + " does not end");
     auto packet = channel.receive(deadline);
     if (!packet) return tl::unexpected(packet.error().in("the status of the daemon at " + path));
     auto piece = append_piece(*packet, status.text);

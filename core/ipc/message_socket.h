@@ -31,7 +31,7 @@ struct Packet {
   std::vector<Descriptor> descriptors;
 };
 
-// Who is at the other end, by the kernel's word.
+// The process at the other end, as the kernel names it.
 struct PeerIdentity {
   pid_t pid = 0;
   uid_t uid = 0;
@@ -56,7 +56,7 @@ class MessageSocket {
   // gives kExhausted, as a non-blocking one does at once.
   Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
 
-  // Whether the other side has not read all that was sent to it.
+  // True if the other side has not read all that was sent to it.
   [[nodiscard]] bool has_unread() const;
 
   // Waits for the next packet; kTimeout at `deadline_us` (MonotonicClock). An empty packet is the end of the socket.

@@ -55,6 +55,13 @@ bool is_ipv6(std::string_view host_and_port) {
   return host.find_first_of(":[") != std::string_view::npos;
 }
 
+bool is_loopback_address(std::string_view host_and_port) {
+  const std::string host(host_and_port.substr(0, host_and_port.rfind(':')));
+  in_addr address{};
+  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET;
+  return host == "localhost" || host == "[::1]" || host == "::1";
+}
+
 Result<std::string> listening_endpoint(const std::string& host_and_port) {
   constexpr std::string_view kHere = "localhost:";
   if (is_ipv6(host_and_port))

@@ -29,8 +29,12 @@ Result<std::uint16_t> port_of(int socket);
 std::string to_text(const std::string& ip, std::uint16_t port);
 Result<Address> from_text(std::span<const std::byte> text);
 
-// Whether the host of host:port is an IPv6 address, in brackets or not. Daemons and parameter servers talk over IPv4 only.
+// True if the host of host:port is an IPv6 address, in brackets or not. Daemons and parameter servers talk over IPv4 only.
 bool is_ipv6(std::string_view host_and_port);
+
+// Whether the host of host:port is this machine itself: nobody on another machine can mean the same by it. A name that begins with 127.
+// is none, because whoever answers for names decides where it leads.
+bool is_loopback_address(std::string_view host_and_port);
 
 // ZeroMQ's name for host:port to listen on. It knows the addresses of this machine, and not the name localhost. kInvalid for IPv6.
 Result<std::string> listening_endpoint(const std::string& host_and_port);

@@ -40,7 +40,7 @@ struct Backend {
   bool runs_in_worker = false;  // in the training process instead of the daemon; its members are ranks, not nodes
   // Its all-reduces are composed of halves, with an owner's stage between them (Link::composes).
   bool composes = false;
-  bool adds_encoded = false;         // WorkRequest::encoded: in the owner's stage, or on servers
+  bool adds_encoded = false;         // WorkRequest::encoded: in the owner's stage, or on servers; and kReduceByAll
   bool takes_device_memory = false;  // reduces a GPU's memory in place
   Encryption encryption = Encryption::kNone;
   DescriptorNeeds descriptors = {};  // links in workers take none
@@ -48,13 +48,13 @@ struct Backend {
 
 std::span<const Backend> backends();
 
-// Whether links of this backend, or a link of this name ("nccl:eth0"), run in the workers' processes.
+// True if links of this backend, or a link of this name ("nccl:eth0"), run in the workers' processes.
 bool runs_in_worker(std::string_view backend_or_link);
 
 // The former name of tcp: an error that names tcp.
 inline constexpr std::string_view kFormerTcp = "workertcp";
 
-// Null for a name that Deft does not know.
+// The backend of this name. Null: Deft does not know the name.
 const Backend* find_backend(std::string_view name);
 
 // An error if links of this backend cannot be opened: unknown, or not in this build.

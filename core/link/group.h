@@ -1,4 +1,4 @@
-// Which link to open (LinkSpec), with whom (Group), and the store through which its members find each other (Store).
+// Says which link to open (LinkSpec) and with whom (Group). Members find each other through the store (Store).
 #pragma once
 
 #include <cstddef>

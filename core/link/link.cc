@@ -19,6 +19,8 @@ Result<void> check(const WorkRequest& request, std::uint32_t nodes, const std::s
       encoded && (request.kind != Kind::kAllReduce || request.dtype != model::DType::kUInt8 ||
                   request.count % request.block != 0 || !encoded->recipe || !request.owner_stage))
     return fail(ErrorKind::kInvalid, "encoded elements that are no blocks, or without an owner's stage");
+  if (request.kind == Kind::kReduceByAll && (request.dtype != model::DType::kUInt8 || !request.owner_stage))
+    return fail(ErrorKind::kInvalid, "what every node reduces is no bytes, or has no stage that does it");
   if (request.kind == Kind::kBroadcast && request.root >= nodes)
     return fail(ErrorKind::kInvalid,
                 "broadcast from " + member + " " + std::to_string(request.root) + " of " + std::to_string(nodes));
@@ -45,7 +47,8 @@ Link::Link(std::string name, const LinkGroup& group, std::size_t depth, std::siz
 
 Result<void> Link::submit(WorkRequest request) {
   if (auto ok = check(request, nodes_, member_); !ok) return ok;
-  if (request.owner_stage && !composes() && !(request.encoded && adds_encoded(name_)))
+  const bool may_have_stage = request.encoded || request.kind == Kind::kReduceByAll;
+  if (request.owner_stage && !composes() && !(may_have_stage && adds_encoded(name_)))
     return fail(ErrorKind::kInvalid, name_ + " reduces natively, without a stage of the owner");
   if (auto ok = check_failure(); !ok) return ok;
   if (nodes_ == 1 || request.bytes() == 0) {

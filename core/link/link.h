@@ -64,12 +64,12 @@ class Link {
   // Makes everything in flight and all later requests fail with `reason`, promptly. Any thread; more than once is harmless.
   void abort(std::string_view reason);
 
-  // Whether nothing is in flight.
+  // True if nothing is in flight.
   [[nodiscard]] bool idle() const;
 
-  // Whether an all-reduce is composed here of a reduce-scatter, the owner's stage and an all-gather. Otherwise the backend
+  // True if an all-reduce is composed here of a reduce-scatter, the owner's stage and an all-gather. Otherwise the backend
   // reduces natively (on parameter servers, in NCCL), and refuses a request with an owner's stage, unless
-  // Backend::adds_encoded says that it takes it for encoded elements.
+  // Backend::adds_encoded says that it takes it for encoded elements and for kReduceByAll.
   [[nodiscard]] virtual bool composes() const { return true; }
 
   // Submits a request and waits for its completion. kInvalid if the link is not idle.
@@ -95,7 +95,7 @@ class Link {
   virtual void stop(const Error& reason) = 0;
   // Any thread: ends an await().
   virtual void interrupt_await() {}
-  // Whether a request belongs to the second sequence. The same on all nodes.
+  // True if a request belongs to the second sequence. The same on all nodes.
   [[nodiscard]] virtual bool overtakes(const WorkRequest& /*request*/) const { return false; }
 
   [[nodiscard]] bool failed() const { return !failure_.check(); }

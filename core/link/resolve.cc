@@ -3,6 +3,7 @@
 #include <array>
 #include <numeric>
 
+#include "core/link/address.h"
 #include "core/link/backends.h"
 #include "core/link/nics.h"
 #include "core/link/servers.h"

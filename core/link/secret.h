@@ -32,7 +32,7 @@ struct SecretAndText {
 
 // The secret's bytes, and behind them the text.
 std::vector<std::byte> with_text(const Secret& secret, std::string_view text);
-// Nothing if there is no text.
+// The result is empty if there is no text.
 std::optional<SecretAndText> split_text(std::span<const std::byte> value);
 
 }  // namespace deft::link

@@ -8,7 +8,8 @@ Segmented::Segmented(WorkRequest taken, std::uint32_t own_node, std::uint32_t no
                      std::size_t whole_bytes)
     : request(std::move(taken)), node(own_node), element(model::dtype_bytes(request.dtype)) {
   whole = request.count * element <= whole_bytes;
-  if (!whole) slices = cut_slices(request.count, granule_of(element, request.block), nodes, slot_bytes / element);
+  if (whole) return;
+  slices = cut_slices(request.count, granule_of(element, request.block), is_by_all() ? 1 : nodes, slot_bytes / element);
 }
 
 void Segmented::own(Range range, std::span<const std::byte* const> inputs) const {

@@ -7,7 +7,8 @@
 // the network as often as in a ring, but after two latencies instead of 2 (nodes - 1); 16-bit types are rounded once; and the
 // bits of the result depend neither on the size of a part nor on who owns a slice.
 //
-// If the data is small, every node sends all of it to everyone, and everyone is its owner: one latency.
+// If the data is small, every node sends all of it to everyone, and everyone is its owner: one latency. A request may want
+// that of data of any size (kReduceByAll). Its rounds then have the same segment for every owner, and no results.
 //
 // The rounds of all requests of a link make one sequence, so the next requests are on their way while results of the
 // previous ones still come. A backend keeps a window of rounds in flight, and says when segments and results have come:
@@ -35,13 +36,15 @@ struct Segmented {
   // The owner's work on elements `range`: adds `inputs`, one for each node, and leaves the sum in their place. If the request
   // has an owner stage, that does it instead.
   void own(Range range, std::span<const std::byte* const> inputs) const;
-  // Whether owners send their results to all.
+  // True if owners send their results to all.
   [[nodiscard]] bool gathers() const { return request.kind == WorkRequest::Kind::kAllReduce && !whole; }
 
+  [[nodiscard]] bool is_by_all() const { return request.kind == WorkRequest::Kind::kReduceByAll; }
+
   [[nodiscard]] Range segment_of(std::uint32_t owner, std::uint64_t round) const {
-    return slices.segment_of(owner, round);
+    return slices.segment_of(is_by_all() ? 0 : owner, round);
   }
-  [[nodiscard]] Range mine(std::uint64_t round) const { return slices.segment_of(node, round); }
+  [[nodiscard]] Range mine(std::uint64_t round) const { return segment_of(node, round); }
   [[nodiscard]] std::span<std::byte> bytes(Range range) const {
     return {request.data + range.first * element, range.count * element};
   }

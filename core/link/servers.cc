@@ -41,8 +41,4 @@ Result<std::vector<std::string>> split_servers(std::string_view text) {
   }
 }
 
-bool is_loopback_address(std::string_view host_and_port) {
-  return host_and_port.starts_with("127.") || host_and_port.starts_with("localhost:");
-}
-
 }  // namespace deft::link

@@ -7,7 +7,8 @@
 // is not in it, because then there is nothing to send. So sent_bytes / busy_us is the rate at which this node's data travels.
 //
 // Of a parameter server the link counts the time in which it owed results. Waiting for the gradients of other nodes is in it, as long
-// for one server as for another. So only the difference between servers tells which of them is slow.
+// for one server as for another. So only the difference between servers tells which of them is slow. What the kernel counts of the
+// connection to it tells how fast this node's gradients get there.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,9 @@ struct PeerTraffic {
   TimeUs busy_us = 0;            // of all connections to it together
   std::uint32_t resent = 0;      // packets that this node's kernel sent again
   std::uint32_t rtt_us = 0;      // the least round trip
+  // A server: what it has acknowledged of this node's, and how long that was on its way, by the kernel.
+  std::uint64_t pushed_bytes = 0;
+  TimeUs pushing_us = 0;
 };
 
 class TrafficCounters {

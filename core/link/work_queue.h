@@ -24,7 +24,7 @@ class WorkQueue {
   explicit WorkQueue(std::size_t depth) : depth_(depth) {}
 
   void add(WorkRequest request) { waiting_.push_back(std::move(request)); }
-  // Whether the oldest request that waits may start now.
+  // True if the oldest request that waits may start now.
   [[nodiscard]] bool can_start() const;
   // It is in flight now. `beside`: the queue that it overtakes, or null.
   WorkRequest start(const WorkQueue* beside);

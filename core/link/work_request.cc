@@ -24,6 +24,13 @@ WorkRequest WorkRequest::reduce_scatter(std::byte* data, std::size_t count, mode
   return request;
 }
 
+WorkRequest WorkRequest::reduce_by_all(std::byte* data, std::size_t bytes, OwnerStage stage) {
+  WorkRequest request = all_reduce(data, bytes, model::DType::kUInt8, model::ReduceOp::kSum);
+  request.kind = Kind::kReduceByAll;
+  request.owner_stage = std::move(stage);
+  return request;
+}
+
 WorkRequest WorkRequest::all_gather(std::byte* data, std::vector<std::size_t> block_bytes, std::uint64_t id) {
   return {.kind = Kind::kAllGather, .data = data, .block_bytes = std::move(block_bytes), .id = id};
 }
@@ -38,6 +45,7 @@ std::size_t WorkRequest::bytes() const {
 }
 
 Range WorkRequest::owned_by(std::uint32_t node, std::uint32_t nodes) const {
+  if (kind == Kind::kReduceByAll) return {0, count};
   return slice_of(count, granule_of(model::dtype_bytes(dtype), block), nodes, node);
 }
 

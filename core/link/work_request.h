@@ -50,6 +50,7 @@ struct WorkRequest {
     kReduceScatter,  // the same, but only the elements that this node owns are defined afterwards (Link::owned)
     kAllGather,      // `data` has the blocks of all nodes one behind the other; this node's own is there already
     kBroadcast,      // the `count` bytes of node `root`
+    kReduceByAll,    // every node owns all elements: its stage sees those of all nodes, and `data` stays as it is
   };
   Kind kind = Kind::kAllReduce;
   std::byte* data = nullptr;
@@ -64,7 +65,7 @@ struct WorkRequest {
   std::uint32_t priority = 0;
   // Elements that belong together, as the bytes of an encoded block do: owners get whole blocks, at most kMaxBlockBytes each.
   std::size_t block = 1;
-  // Stands for add(). Only on links that compose all-reduces (Link::composes), or for encoded elements.
+  // Stands for add(). Links that do not compose all-reduces (Link::composes) take it for encoded elements and of kReduceByAll alone.
   OwnerStage owner_stage = {};
   std::optional<EncodedElements> encoded = {};  // links that compose all-reduces do without it
 
@@ -72,10 +73,12 @@ struct WorkRequest {
                                 std::uint64_t id = 0, std::uint32_t priority = 0);
   static WorkRequest reduce_scatter(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
                                     std::uint64_t id = 0, std::uint32_t priority = 0);
+  // Sends `bytes` bytes to every other node. `stage` reads the inputs of a segment, and writes elsewhere than to its data.
+  static WorkRequest reduce_by_all(std::byte* data, std::size_t bytes, OwnerStage stage);
   static WorkRequest all_gather(std::byte* data, std::vector<std::size_t> block_bytes, std::uint64_t id = 0);
   static WorkRequest broadcast(std::byte* data, std::size_t bytes, std::uint32_t root, std::uint64_t id = 0);
 
-  [[nodiscard]] bool reduces() const { return kind == Kind::kAllReduce || kind == Kind::kReduceScatter; }
+  [[nodiscard]] bool reduces() const { return kind != Kind::kAllGather && kind != Kind::kBroadcast; }
   [[nodiscard]] std::size_t bytes() const;  // of `data`
   // The elements that `node` owns if this is a reduction between `nodes`.
   [[nodiscard]] Range owned_by(std::uint32_t node, std::uint32_t nodes) const;

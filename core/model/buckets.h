@@ -60,8 +60,8 @@ struct LinkModel {
 // A whole number of elements of every type, and of blocks of every codec (core/compress): 256 float32.
 inline constexpr std::uint64_t kPartAlignBytes = 1024;
 
-// The next part of a bucket of which `rest` bytes are left, from byte `begin` of the arena on: about `most` bytes, and it ends where no
-// block of a codec is cut. Buckets of small tensors may begin inside a block.
+// The size of the next part of a bucket of which `rest` bytes are left, from byte `begin` of the arena on. It is about `most` bytes, and
+// the part ends between two blocks of a codec. Buckets of small tensors may begin inside a block.
 constexpr std::uint64_t aligned_part(std::uint64_t begin, std::uint64_t rest, std::uint64_t most) {
   if (most >= rest) return rest;
   const std::uint64_t end = (begin + most) / kPartAlignBytes * kPartAlignBytes;

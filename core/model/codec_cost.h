@@ -27,8 +27,8 @@ struct CodecCost {
   double encode_us_per_byte = 0;  // of gradients as float32
   double decode_us_per_byte = 0;
   double error = 0;  // |gradient - decoded|^2 / |gradient|^2 of one encoding
-  // [link]: what the link takes of the time of the gradients, where kinds of links differ: with three nodes or more, parameter servers
-  // answer with more than they get. Empty: wire_share on all links.
+  // [link]: the time on this link over the time of the gradients without a codec, if kinds of links differ. With three nodes or more,
+  // parameter servers answer with more than they get. Empty: wire_share on all links.
   std::vector<double> link_shares = {};
 
   [[nodiscard]] double share_on(LinkIndex link) const {

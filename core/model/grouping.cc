@@ -13,7 +13,7 @@ namespace {
 struct Ends {
   double encoded_us = 0, sent_us = 0, decoded_us = 0;
 
-  // Whether these ends are as early as `other` in every stage, so that nothing behind them can be later.
+  // True if these ends are as early as `other` in every stage, so that nothing behind them can be later.
   [[nodiscard]] bool as_early_as(const Ends& other) const {
     return encoded_us <= other.encoded_us && sent_us <= other.sent_us && decoded_us <= other.decoded_us;
   }
@@ -37,7 +37,9 @@ Ends after_group(const Ends& before, const GroupingProblem& problem, double read
   const auto encoded = run_stage(before.encoded_us, {ready_us, ready_us}, costs.encode, bytes, part);
   const auto sent = run_stage(before.sent_us, encoded, costs.wire, bytes, part);
   const auto decoded = run_stage(before.decoded_us, sent, costs.decode, bytes, part);
-  return {encoded.last_us, sent.last_us, decoded.last_us};
+  // Between the ends of two groups the thread decodes one of them, and has encoded one.
+  const double thread_us = std::max(before.decoded_us, ready_us) + costs.encode.us(bytes) + costs.decode.us(bytes);
+  return {encoded.last_us, sent.last_us, std::max(decoded.last_us, thread_us)};
 }
 
 bool begins_group(const GroupingProblem& problem, std::size_t bucket) {
@@ -142,6 +144,8 @@ GroupingProblem grouping_problem(const Profile& profile, const std::vector<bool>
     latency_us = std::max(latency_us, model.latency_us);
   }
   problem.costs.wire = {latency_us, 1 / bytes_per_us};
+  for (PartCost* const cost : {&problem.costs.encode, &problem.costs.decode})
+    cost->us_per_byte /= static_cast<double>(std::max<std::size_t>(1, profile.links.size()));
   return problem;
 }
 

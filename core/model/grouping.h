@@ -1,4 +1,4 @@
-// Which neighbouring buckets go together, so that a step's communication ends early (MergeComp, Wang et al., 2021).
+// Chooses which neighbouring buckets go together, so that a step's communication ends early (MergeComp, Wang et al., 2021).
 //
 //   const GroupingProblem problem = grouping_problem(profile, apart, costs);
 //   starts = exact_groups(problem);                     // the best partition
@@ -8,7 +8,8 @@
 //   pipeline_us(problem, starts);                       // when the last group is decoded
 //
 // A group is encoded when its last bucket is ready, then sent, then decoded. Each of the three stages takes one group at a time,
-// in order, and the stages work side by side. If groups are cut into parts, a stage begins with the first part of a group and works
+// in order, and the stages work side by side. But a link has one thread, which encodes and decodes: behind the end of a group it takes
+// the time of both until the next one ends. If groups are cut into parts, a stage begins with the first part of a group and works
 // beside the stage before it. A stage takes a fixed time for each group and a time for each byte, so few
 // groups save fixed times, and many groups begin earlier. Pure.
 #pragma once
@@ -38,7 +39,8 @@ struct GroupingProblem {
 using GroupStarts = std::vector<BucketIndex>;
 
 // The problem of a profile, whose buckets stand in forward order. Backward begins at 0. `costs.wire` is replaced by the costs of the
-// profile's links together: their throughputs add up, and the largest latency counts.
+// profile's links together: their throughputs add up, and the largest latency counts. `costs.encode` and `costs.decode` are those of one
+// thread. Each link has one and works on its share of a group, so their times a byte are divided by the number of links.
 GroupingProblem grouping_problem(const Profile& profile, const std::vector<bool>& apart, GroupCosts costs);
 
 // The time from the beginning of backward until the last group is decoded.

@@ -1,4 +1,4 @@
-// What the name of a job tells.
+// Reads what the name of a job tells.
 #pragma once
 
 #include <string>

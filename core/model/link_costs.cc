@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/base/text_file.h"
 #include "core/model/profile.h"
 
 namespace deft::model {
@@ -90,10 +89,9 @@ Result<std::vector<LinkModel>> parse_link_costs(std::string_view json) {
 }
 
 Result<std::vector<LinkModel>> read_link_costs(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return fail(ErrorKind::kInvalid, "cannot read the links' costs from " + path, kHowToMake);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  auto costs = parse_link_costs(text);
+  const auto text = read_text_file("the links' costs from", path, kMaxProfileText, kHowToMake);
+  if (!text) return tl::unexpected(text.error());
+  auto costs = parse_link_costs(*text);
   if (!costs) return tl::unexpected(costs.error().in(path));
   return costs;
 }

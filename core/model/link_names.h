@@ -8,15 +8,15 @@ namespace deft::model {
 // The backend of a link by its name: of gloo:eth0 it is gloo. Of a backend it is the backend.
 constexpr std::string_view backend_of(std::string_view link) { return link.substr(0, link.find(':')); }
 
-// Whether parameter servers add the gradients that the nodes send over it.
+// True if parameter servers add the gradients that the nodes send over it.
 constexpr bool has_servers(std::string_view link) { return backend_of(link) == "ps"; }
 
-// Whether the workers run it in their own processes.
+// True if the workers run it in their own processes.
 constexpr bool runs_in_workers(std::string_view link) {
   return backend_of(link) == "nccl" || backend_of(link) == "tcp";
 }
 
-// Whether the daemons can run one half of its all-reduces without the other (dear).
+// True if the daemons can run one half of its all-reduces without the other (dear).
 constexpr bool has_halves(std::string_view link) { return !has_servers(link) && !runs_in_workers(link); }
 
 }  // namespace deft::model

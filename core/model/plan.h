@@ -54,7 +54,7 @@ struct Plan {
   // the hash and the message leave codecs out.
   std::vector<CodecIndex> codecs = {};
   double codec_error = 0;        // the relative squared error of an encoding, a mean over all bytes
-  double codec_error_bound = 0;  // no choice of codecs that the links can carry in time has less
+  double codec_error_bound = 0;  // no choice of codecs that the links can carry in time, with these updates, has less
 
   [[nodiscard]] const std::vector<PlanGeneration>& generations_of(BucketIndex bucket) const {
     const auto own = own_generations.find(bucket);

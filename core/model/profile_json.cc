@@ -2,11 +2,11 @@
 // repeated field is seen, and nesting costs no stack.
 #include <array>
 #include <charconv>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/base/text_file.h"
 #include "core/model/profile.h"
 
 namespace deft::model {
@@ -272,17 +272,9 @@ Result<Profile> parse_profile(std::string_view json) {
 }
 
 Result<Profile> read_profile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return fail(ErrorKind::kInvalid, "cannot read the profile " + path, "check the path and its permissions");
-  std::string text;
-  char block[1 << 16];
-  while (in.read(block, sizeof block) || in.gcount() > 0) {
-    text.append(block, static_cast<std::size_t>(in.gcount()));
-    if (text.size() > kMaxProfileText) break;  // parse_profile refuses it; a device file must not fill the memory
-  }
-  if (in.bad() || (text.empty() && !in.eof()))
-    return fail(ErrorKind::kInvalid, "cannot read the profile " + path, "is it a file?");
-  auto profile = parse_profile(text);
+  const auto text = read_text_file("the profile", path, kMaxProfileText, "check the path and its permissions");
+  if (!text) return tl::unexpected(text.error());
+  auto profile = parse_profile(*text);
   if (!profile) return tl::unexpected(profile.error().in(path));
   return profile;
 }

@@ -70,11 +70,11 @@ Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t s
 
 inline constexpr std::size_t kMaxCodecTextBytes = 128;
 
-// Whether the job's codecs may encode the tensor: it has no codec of its own, and is float32, float16 or bfloat16, of two dimensions or
+// True if the job's codecs may encode the tensor: it has no codec of its own, and is float32, float16 or bfloat16, of two dimensions or
 // more, and of `min_bytes` or more. Others travel as they are: they save nothing, and biases and scales of norms feel an error most.
 bool is_encodable(const TensorSpec& tensor, std::uint64_t min_bytes);
 
-// Whether the tensor has a codec of its own that encodes it. It must have one of these types and begin and end on whole blocks; other
+// True if the tensor has a codec of its own that encodes it. It must have one of these types, and begin and end on whole blocks. Other
 // tensors travel as they are.
 bool has_own_codec(const TensorSpec& tensor);
 

@@ -14,8 +14,8 @@
 
 namespace deft::optimize {
 
-// By modules of each depth of the model, and by several neighbours of a list together; no way twice, and none with more than
-// `most_ranges`.
+// Cuts by modules of each depth of the model, and by several neighbours of a list together. No way comes twice, and none has more
+// than `most_ranges` ranges.
 std::vector<std::vector<replay::LayerRange>> ways_to_cut(const replay::StepMemory& memory, std::size_t most_ranges);
 
 // The modules of a range of layers: "blocks.0", or "5 to 9" of a sequence.

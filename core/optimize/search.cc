@@ -133,7 +133,7 @@ class Replays {
   std::size_t count_ = 0;
 };
 
-// Whether another size of parts or credit changes what the policy sends. On one link a policy that keeps the order of readiness
+// True if another size of parts or credit changes what the policy sends. On one link a policy that keeps the order of readiness
 // neither cuts nor waits.
 bool uses_sizes(const std::string& policy, const replay::MeasuredJob& measured, const SearchLimits& limits) {
   if (!limits.speedups.used_sizes_only || measured.profile.links.size() > 1) return true;

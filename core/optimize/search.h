@@ -38,11 +38,11 @@ struct Settings {
 };
 
 inline constexpr double kLeastGain = 0.02;  // of a step: less is not worth another setting
-// What replay must promise, as long as nobody has tried it. It errs more with another policy, bucketing or codec than with the traced
-// ones, and promises too much of most of them (docs/tracing.md).
+// The gain that replay must promise, as long as nobody has tried the settings. Replay errs more with another policy, bucketing or codec
+// than with the traced ones, and promises too much of most of them (docs/tracing.md).
 inline constexpr double kLeastPromiseOfSizes = 0.03, kLeastPromise = 0.06, kFurtherError = 0.04;
 
-// What makes the search quicker, each to be switched off: bench/optimize compares.
+// Shortcuts of the search. Each can be switched off, and bench/optimize compares.
 struct Speedups {
   bool brief_replays = true;    // of few steps, until the end
   bool used_sizes_only = true;  // sizes that a policy does not look at stay as traced
@@ -68,9 +68,9 @@ struct Found {
   double error = 0;  // of the replay of the traced job: a share
   std::size_t replays = 0;
 
-  // Whether the gain is above what replay may err by.
+  // True if the gain is above what replay may err by.
   [[nodiscard]] bool worth_it() const;
-  // Whether it is above what replay errs by with the traced job. Then a run of the job with these settings can tell.
+  // True if it is above what replay errs by with the traced job. Then a run of the job with these settings can tell.
   [[nodiscard]] bool worth_trying() const;
   // The gain, as a share of the traced step, that worth_it() asks for.
   [[nodiscard]] double least_promise() const;

@@ -228,7 +228,7 @@ void Algorithm2::close(std::uint64_t step, std::vector<double> capacity) {
   pending_.reset();
 }
 
-// Whether forward would not wait for the chosen buckets if they were applied at once.
+// True if forward would not wait for the chosen buckets if they were applied at once.
 bool Algorithm2::arrives_in_time(const Packing& packing, std::vector<double> owed) const {
   for (std::size_t b = 0; b < problem_.buckets(); ++b) {
     const auto link = static_cast<std::size_t>(packing.link[b]);

@@ -56,7 +56,7 @@ Cuts cut_uniform(const Region& region, std::uint64_t limit) {
   return cuts;
 }
 
-// As DDP does it: whole tensors until the bucket is full.
+// Cuts as DDP does: a bucket takes whole tensors until it is full.
 Cuts cut_ddp(const Input& input, const RegionView& view) {
   Cuts cuts{view.region->offset};
   std::uint64_t bytes = 0;

@@ -79,7 +79,7 @@ BucketGroups::BucketGroups(const Problem& problem, const PlanLimits& limits)
 }
 
 Timetable BucketGroups::expand(const Timetable& of_groups) const {
-  Timetable table{.plan = of_groups.plan, .links = {}};
+  Timetable table{.plan = of_groups.plan, .links = {}, .part_us = of_groups.part_us};
   table.plan.own_generations.clear();
   for (const auto& [group, generations] : of_groups.plan.own_generations)
     for (std::size_t b = firsts_[group]; b < end_of(group); ++b)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -14,6 +15,7 @@
 namespace deft::plan {
 namespace {
 
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 constexpr double kWaitingAccepted = 1.03;    // of compute, where none within the tolerance is found
 constexpr double kRounding = 1e-6;           // of compute: not waiting but arithmetic
 constexpr std::uint32_t kLongestCycle = 64;  // steps: every rate has one within 2 % below it
@@ -24,8 +26,8 @@ constexpr std::size_t kPatience = 10;  // ratios that fail one after the other b
 constexpr double kStride = 0.9;
 constexpr std::uint32_t kShortCycle = 6;  // steps: ratios so simple are never strode over
 constexpr std::uint32_t kPlainCycle = 3;  // steps: ratios so plain are tried with parts of every size
-// Of compute, the longest part: two that tell whether a ratio is worth more, two more, and two for synchronous plans,
-// where every part that is on its way when something more urgent becomes ready is waited for, and for plain cycles.
+// The longest part, as shares of compute. Two of them tell if a ratio is worth more tries. Two more are usual. The last two are for
+// plain cycles, and for synchronous plans, in which urgent buckets wait for every part that is on its way.
 constexpr std::array kPartShares = {0.04, 0.5, 0.15, 8.0, 0.015, 0.005};
 constexpr std::size_t kTelling = 2;
 constexpr std::size_t kUsual = 4;
@@ -109,6 +111,7 @@ int Search::attempt(UpdateRatio ratio, std::size_t share) {
   if (!result.runs) return 2;
   table->plan.step_us = result.step_us;
   table->plan.compute_us = problem_.compute_us();
+  table->part_us = part_us(share);
   const double step_share = result.step_us / (problem_.compute_us() * limits_.capacity);
   const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0
                       : step_share <= kWaitingAccepted                       ? 1
@@ -171,7 +174,7 @@ Result<void> check(const PlanLimits& limits) {
   return {};
 }
 
-// Whether freshness is worth more than the last of the waiting, and lateness is allowed at all.
+// True if freshness is worth more than the last of the waiting, and lateness is allowed at all.
 bool prefers_fresh(const PlanLimits& limits) {
   return limits.max_staleness_steps > 0 &&
          (limits.fresh_tolerance > 0 || limits.least_stale_gain > 0 || limits.stale_share < 1);
@@ -203,7 +206,10 @@ class Preference {
     if (is_enough(found)) return found;
     if (limits_.max_staleness_steps > 0) {
       auto late = stale(found);
-      if (!found || (late && late->plan.step_us <= (1 - limits_.least_stale_gain) * found->plan.step_us)) return late;
+      const double most_us = found ? (1 - limits_.least_stale_gain) * found->plan.step_us : kUnlimited;
+      if (late && is_late(late->plan) && late->plan.step_us <= most_us)
+        return late_with_bits_back(*std::move(late), most_us);
+      if (late && !is_late(late->plan) && improves(*late, found)) found = std::move(late);
     }
     return is_coded ? with_bits_back(*codecs, *std::move(found)) : std::move(found);
   }
@@ -213,6 +219,7 @@ class Preference {
   [[nodiscard]] bool is_enough(const std::optional<Timetable>& table) const {
     return table && table->plan.step_us <= enough_us_;
   }
+  static bool is_late(const model::Plan& plan) { return plan.max_staleness() > 0 || plan.max_merged() > 1; }
   static bool improves(const Timetable& table, const std::optional<Timetable>& on) {
     return !on || table.plan.step_us < on->plan.step_us;
   }
@@ -223,6 +230,13 @@ class Preference {
     auto found = codecs.give_bits_back();
     const bool as_fast = found && found->plan.step_us <= (1 + 2e-9) * fewest.plan.step_us;
     return as_fast && found->plan.codec_error < fewest.plan.codec_error ? *std::move(found) : std::move(fewest);
+  }
+
+  // Freshness bought the links' time. What is left of it goes to bits, as far as they are worth anything.
+  Timetable late_with_bits_back(Timetable late, double most_us) const {
+    if (late.plan.codecs.empty()) return late;
+    CodecSearch search(profile_, limits_, std::move(late));
+    return search.give_late_bits_back(most_us);
   }
 
   // With as few bits as are allowed, if any are.
@@ -266,11 +280,6 @@ Result<model::Plan> find_plan(const model::Profile& profile, const PlanLimits& l
   auto table = find_timetable(profile, limits);
   if (!table) return tl::unexpected(table.error());
   return std::move(table->plan);
-}
-
-double update_rate_limit(const model::Profile& profile) {
-  const Problem problem(profile);
-  return std::min(1.0, problem.compute_us() / std::max(problem.generation_bound_us(), 1e-9));
 }
 
 }  // namespace deft::plan

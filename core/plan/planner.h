@@ -13,7 +13,7 @@
 // So the planner prefers a plan with fresh updates in every step if it waits at most fresh_tolerance. If the profile has codecs, it
 // spends bits next: fresh updates with encodings, as few of them as suffice. Only if the fewest bits still wait, buckets become
 // stale: the largest ones first, and all of them if stale_share permits it. A stale plan that saves less than least_stale_gain of the
-// fresh plan's step is not worth its staleness.
+// fresh plan's step is not worth its staleness. Bits for which the links of a stale plan have time are not given up.
 //
 // All functions are pure and may be called from any thread.
 #pragma once
@@ -34,9 +34,6 @@ Result<model::Plan> find_plan(const model::Profile& profile, const PlanLimits& l
 
 // The same plan, with the timetable that proves it.
 Result<Timetable> find_timetable(const model::Profile& profile, const PlanLimits& limits);
-
-// The most updates a step that the links can carry: min(1, compute / the time that a generation needs).
-double update_rate_limit(const model::Profile& profile);
 
 // The timetable of one fresh update in every step that waits least (planner.cc), or the first one found whose step takes at most
 // `enough_us`.

@@ -322,7 +322,7 @@ class MixedBuilder {
   std::uint32_t cycle_;  // the cycle that becomes the timetable
 };
 
-// Whether all generations of the chosen cycle have their dates, and the compute that goes on meanwhile has run.
+// True if all generations of the chosen cycle have their dates, and the compute that goes on meanwhile has run.
 bool MixedBuilder::complete() const {
   const std::size_t wanted = std::size_t{cycle_ + 1} * ratio_.generations;
   for (std::size_t b = 0; b < problem_.buckets(); ++b)

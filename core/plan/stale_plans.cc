@@ -102,6 +102,7 @@ bool StaleSearch::attempt(const std::vector<bool>& stale, UpdateRatio ratio) {
     if (!result.runs) continue;
     table->plan.step_us = result.step_us;
     table->plan.compute_us = problem_.compute_us();
+    table->part_us = share * counted_on_.compute_us();
     if (!found || table->plan.step_us < found->plan.step_us) found = std::move(table);
   }
   if (!found) return false;

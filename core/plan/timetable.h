@@ -28,6 +28,7 @@ struct TimetablePart {
 struct Timetable {
   model::Plan plan;
   std::vector<std::vector<TimetablePart>> links;  // [link]: the parts of one cycle, in the order in which they start
+  double part_us = 0;                             // its builder was given
 
   [[nodiscard]] std::size_t parts() const {
     std::size_t count = 0;

@@ -29,7 +29,7 @@ struct WideBFloat16 : BFloat16 {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
-  // As float_to_bfloat16, in the lower half of each lane.
+  // Rounds as float_to_bfloat16 does. The result is in the lower half of each lane.
   static __m256i round(__m256 value) {
     const __m256i bits = _mm256_castps_si256(value);
     const __m256i upper = _mm256_srli_epi32(bits, 16);

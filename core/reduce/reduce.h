@@ -17,7 +17,7 @@ namespace deft::reduce {
 void reduce(std::byte* out, std::span<const std::byte* const> inputs, std::size_t count, model::DType dtype,
             model::ReduceOp op);
 
-// Whether this processor has AVX2 and F16C. Kernels that are compiled for both ask first, here and in core/compress.
+// True if this processor has AVX2 and F16C. Kernels that are compiled for both ask first, here and in core/compress.
 bool has_avx2_and_f16c();
 
 }  // namespace deft::reduce

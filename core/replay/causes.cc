@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/model/link_names.h"
+#include "core/replay/daemon_cpu.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/replay.h"
 
@@ -19,7 +20,10 @@ Cause describe(const SlowNic& slow, const std::string& link) {
   const std::string node = "node" + std::to_string(slow.node), interface = interface_of(link);
   Cause cause{.cause = "slow-link", .where = node + "/" + interface, .what = ""};
   const std::string rate = percent(slow.share);
-  if (!slow.certain) {
+  if (model::has_servers(link)) {
+    cause.where = node;
+    cause.what = node + " sends to the parameter servers at " + rate + " of the other nodes' rate";
+  } else if (!slow.certain) {
     const std::string other = "node" + std::to_string(1 - slow.node);
     cause.what = interface + " from " + node + " to " + other + " carries " + rate +
                  " of the rate of the other direction (it may be the NIC of either)";
@@ -30,6 +34,17 @@ Cause describe(const SlowNic& slow, const std::string& link) {
         interface + " of " + node + (slow.sends ? " sends at " : " receives at ") + rate + " of the other nodes' rate";
   }
   return cause;
+}
+
+std::size_t count_of_servers(const std::string& link) {
+  return static_cast<std::size_t>(std::ranges::count(link, '+')) + 1;
+}
+
+// How many times as much the link carries without this NIC. Servers that are fewer than the nodes carry more than a node's NIC does.
+double times_without(const SlowNic& slow, const std::string& link, std::size_t nodes) {
+  if (!model::has_servers(link)) return 1 / slow.share;
+  const double of_servers = static_cast<double>(count_of_servers(link)) / static_cast<double>(nodes);
+  return std::max(1.0, std::min(1.0, of_servers) / slow.share);
 }
 
 // The servers of `link` carry so many times as much. What a part costs beside its bytes is theirs, too: they wait for its first segment
@@ -86,7 +101,7 @@ std::vector<Cause> slow_links(const Evidence& evidence) {
     MeasuredJob mended = evidence.measured;
     const auto link = std::ranges::find(mended.profile.links, name, &model::ProfileLink::name);
     if (link == mended.profile.links.end() || !link->bytes_per_us) continue;
-    link->bytes_per_us = *link->bytes_per_us / slow.share;
+    link->bytes_per_us = *link->bytes_per_us * times_without(slow, name, evidence.job.node_count());
     causes.push_back(with_gain(describe(slow, name), evidence.step_us, replayed_us(mended)));
   }
   return causes;
@@ -113,7 +128,7 @@ std::vector<Cause> few_servers(const Evidence& evidence) {
   for (std::size_t i = 0; i < evidence.measured.profile.links.size(); ++i) {
     const std::string& name = evidence.measured.profile.links[i].name;
     if (!model::has_servers(name)) continue;
-    const auto servers = static_cast<std::size_t>(std::ranges::count(name, '+')) + 1;
+    const std::size_t servers = count_of_servers(name);
     if (servers >= nodes) continue;  // a node's own NIC carries as much as a server's
     const auto mended =
         with_faster_servers(evidence.measured, name, static_cast<double>(servers + 1) / static_cast<double>(servers));
@@ -129,11 +144,17 @@ std::vector<Cause> few_servers(const Evidence& evidence) {
 
 std::vector<Cause> costly_stages(const Evidence& evidence, const TimeShares& shares) {
   std::vector<Cause> causes;
-  const auto add = [&](const char* name, double us, const std::string& what) {
-    causes.push_back(with_gain({.cause = name, .where = "", .what = what}, evidence.step_us, evidence.step_us - us));
+  const auto add = [&](Cause cause, double us) {
+    causes.push_back(with_gain(std::move(cause), evidence.step_us, evidence.step_us - us));
   };
-  add("codec", shares.codec_us, "encoding and decoding the gradients cannot hide");
-  add("overhead", shares.daemon_us, "the daemons' own work (local sums, copies, wake-ups) cannot hide");
+  add({.cause = "codec", .where = "", .what = "encoding and decoding the gradients cannot hide"}, shares.codec_us);
+  Cause overhead{
+      .cause = "overhead", .where = "", .what = "the daemons' own work (local sums, copies, wake-ups) cannot hide"};
+  if (const auto busy = busy_thread(evidence.job)) {
+    overhead.where = place_of(*busy, evidence.job);
+    overhead.what += ", and " + sentence_of(*busy, evidence.job);
+  }
+  add(std::move(overhead), shares.daemon_us);
   return causes;
 }
 

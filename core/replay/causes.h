@@ -1,4 +1,4 @@
-// What makes a traced job slow: each suspicion, and what mending it would win, by replay.
+// Looks for what makes a traced job slow. Replay tells for each suspicion what mending it would win.
 //
 //   const Evidence evidence{*job, *measured, now->step_us_p50};
 //   for (const Cause& cause : slow_workers(evidence)) ... cause.gain_us

@@ -29,7 +29,7 @@ struct NodeStep {
 };
 using NodeSteps = std::map<std::uint64_t, NodeStep>;  // by step
 
-// Of the node's slowest worker.
+// The steps of the node's slowest worker.
 NodeSteps steps_of_node(const AlignedNode& node) {
   NodeSteps steps;
   const auto* const group = largest_group(node.trace);
@@ -70,7 +70,7 @@ std::vector<double> times_of(const std::vector<Ratio>& ratios, std::size_t from,
   return times;
 }
 
-// Whether nearly all steps from `change` on are slower than those before it.
+// True if nearly all steps from `change` on are slower than those before it.
 bool is_steady(const std::vector<Ratio>& ratios, std::size_t change) {
   const auto after = times_of(ratios, change, ratios.size());
   const double middle = (median(times_of(ratios, 0, change)) + median(after)) / 2;

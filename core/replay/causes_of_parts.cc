@@ -107,7 +107,7 @@ std::vector<Tensor> tensors_of(const trace::TraceGroup& group) {
   return tensors;
 }
 
-// Whether backward makes it in its last part. Backward goes from the last bucket of the profile to the first.
+// True if backward makes it in its last part. Backward goes from the last bucket of the profile to the first.
 bool comes_late(const Tensor& tensor, const model::Profile& profile) {
   double backward_us = 0, after_us = 0;
   const auto last = std::ranges::max_element(tensor.buckets);

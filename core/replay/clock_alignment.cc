@@ -14,9 +14,11 @@ namespace deft::replay {
 namespace {
 
 constexpr double kMostDrift = 1e-3;        // far above that of any quartz
+constexpr double kUsualDrift = 2e-4;       // of two clocks in order; where answers say nothing, they count as no worse
 constexpr std::size_t kMostSamples = 512;  // the quickest of as many periods
 constexpr double kDriftCost =
     0.1;  // of distance, for each microsecond a second: a short trace tells nothing about drift
+constexpr double kUnbounded = std::numeric_limits<double>::max();
 constexpr double kUsPerSecond = 1e6;  // the drift is solved in microseconds a second, so that numbers are of one size
 
 // A sample relative to the origin and to the first guess of the offset.
@@ -54,12 +56,19 @@ class Line {
 
   struct Solution {
     double correction_us = 0, drift_us_per_s = 0;
+
+    [[nodiscard]] double at(double time_s) const { return correction_us + drift_us_per_s * time_s; }
   };
-  // The line that maximises correction * `correction` + distance * `distance`, at the least drift that serves it. Nothing if no
-  // line obeys all bounds.
-  std::optional<Solution> maximise(double correction, double distance);
+  // The line with the largest distance from all bounds, at the least drift that serves it. Nothing if no line obeys all bounds.
+  std::optional<Solution> middle() { return maximise({0, -kDriftCost, -kDriftCost, 1}); }
+  // How far a line that obeys all bounds, and drifts by no more than this, may be away from `line` at this time. Nothing if the solver
+  // fails.
+  std::optional<double> distance(const Solution& line, double time_s, double most_drift_us_per_s);
 
  private:
+  using Columns = std::array<double, 4>;
+  std::optional<Solution> maximise(const Columns& weights);
+
   struct Deleted {
     void operator()(Clp_Simplex* model) const { Clp_deleteModel(model); }
   };
@@ -67,12 +76,11 @@ class Line {
 };
 
 Line::Line(std::span<const Bounds> bounds) {
-  constexpr double kInfinity = std::numeric_limits<double>::max();
   const std::size_t rows = 2 * bounds.size();
   std::vector<int> begins = {0, static_cast<int>(rows), static_cast<int>(2 * rows), static_cast<int>(3 * rows),
                              static_cast<int>(4 * rows)};
   std::vector<int> index;
-  std::vector<double> value, low(rows, -kInfinity), high(rows, kInfinity);
+  std::vector<double> value, low(rows, -kUnbounded), high(rows, kUnbounded);
   for (std::size_t column = 0; column < 4; ++column)
     for (std::size_t i = 0; i < bounds.size(); ++i) {
       const std::array<double, 4> least = {1, bounds[i].answered_s, -bounds[i].answered_s, -1};
@@ -81,9 +89,9 @@ Line::Line(std::span<const Bounds> bounds) {
       value.insert(value.end(), {least[column], most[column]});
     }
   for (std::size_t i = 0; i < bounds.size(); ++i) low[2 * i] = bounds[i].least_us, high[2 * i + 1] = bounds[i].most_us;
-  const std::array<double, 4> column_low = {-kInfinity, 0, 0, 0};
-  const std::array<double, 4> column_high = {kInfinity, kMostDrift * kUsPerSecond, kMostDrift * kUsPerSecond,
-                                             kInfinity};
+  const std::array<double, 4> column_low = {-kUnbounded, 0, 0, 0};
+  const std::array<double, 4> column_high = {kUnbounded, kMostDrift * kUsPerSecond, kMostDrift * kUsPerSecond,
+                                             kUnbounded};
   const std::array<double, 4> objective = {0, 0, 0, 1};
   Clp_setLogLevel(model_.get(), 0);
   Clp_loadProblem(model_.get(), 4, static_cast<int>(rows), begins.data(), index.data(), value.data(), column_low.data(),
@@ -91,8 +99,15 @@ Line::Line(std::span<const Bounds> bounds) {
   Clp_setOptimizationDirection(model_.get(), -1);
 }
 
-std::optional<Line::Solution> Line::maximise(double correction, double distance) {
-  const std::array<double, 4> weights = {correction, -kDriftCost, -kDriftCost, distance};
+std::optional<double> Line::distance(const Solution& line, double time_s, double most_drift_us_per_s) {
+  const Columns most = {kUnbounded, most_drift_us_per_s, most_drift_us_per_s, kUnbounded};
+  Clp_chgColumnUpper(model_.get(), most.data());
+  const auto above = maximise({1, time_s, -time_s, 0}), below = maximise({-1, -time_s, time_s, 0});
+  if (!above || !below) return std::nullopt;
+  return std::max(above->at(time_s) - line.at(time_s), line.at(time_s) - below->at(time_s));
+}
+
+std::optional<Line::Solution> Line::maximise(const Columns& weights) {
   Clp_chgObjCoefficients(model_.get(), weights.data());
   Clp_primal(model_.get(), 0);
   if (Clp_status(model_.get()) != 0) return std::nullopt;
@@ -110,7 +125,20 @@ std::vector<Bounds> bounds_of(std::span<const ClockSample> samples, TimeUs origi
   return bounds;
 }
 
-// Of samples that contradict each other the slowest goes first: it says least.
+// At the records' ends, because there the lines that obey all bounds are farthest from each other.
+double error_of(Line& line, const Line::Solution& middle, const ClockSample& best, TimeUs origin_us,
+                const Interval& records) {
+  const double most_drift = std::max(kUsualDrift * kUsPerSecond, std::abs(middle.drift_us_per_s));
+  double error_us = 0;
+  for (const TimeUs at_us : {records.begin_us, records.end_us}) {
+    const double at_s = records.is_empty() ? 0 : static_cast<double>(at_us - origin_us) / kUsPerSecond;
+    const double unsolved_us = static_cast<double>(round_trip(best)) / 2 + most_drift * std::abs(at_s);
+    error_us = std::max(error_us, line.distance(middle, at_s, most_drift).value_or(unsolved_us));
+  }
+  return error_us;
+}
+
+// If samples contradict each other, the slowest one goes first, because it says least.
 void drop_slowest(std::vector<ClockSample>& samples) {
   samples.erase(std::ranges::max_element(samples, {}, round_trip));
 }
@@ -122,7 +150,7 @@ TimeUs ClockMap::to_leader(TimeUs node_us) const {
   return node_us + offset_us + std::llround(correction_us + drift * since_us);
 }
 
-Result<ClockMap> align(std::span<const ClockSample> all) {
+Result<ClockMap> align(std::span<const ClockSample> all, const Interval& records) {
   std::vector<ClockSample> samples = quickest(all);
   const std::size_t usable = samples.size();
   while (!samples.empty()) {
@@ -134,16 +162,14 @@ Result<ClockMap> align(std::span<const ClockSample> all) {
     map.contradicting = usable - samples.size();
     const auto bounds = bounds_of(samples, map.origin_us, map.offset_us);
     Line line(bounds);
-    const auto middle = line.maximise(0, 1);
+    const auto middle = line.middle();
     if (!middle) {
       drop_slowest(samples);
       continue;
     }
     map.correction_us = middle->correction_us;
     map.drift = middle->drift_us_per_s / kUsPerSecond;
-    const auto most = line.maximise(1, 0), least = line.maximise(-1, 0);
-    map.error_us =
-        most && least ? (most->correction_us - least->correction_us) / 2 : static_cast<double>(round_trip(best)) / 2;
+    map.error_us = error_of(line, *middle, best, map.origin_us, records);
     return map;
   }
   return fail(ErrorKind::kInvalid, "there is no sample of the leader's clock",

@@ -1,19 +1,21 @@
 // Maps a node's clock to the leader's clock, from questions and answers that were exchanged while a job ran.
 //
-//   auto map = align(samples);                 // of one node
-//   map->to_leader(record.begin_us());         // microseconds of the leader's clock
-//   map->error_us                              // the true time may differ by so much
+//   auto map = align(samples, {begin_us, end_us});   // of one node, whose records are from between these times
+//   map->to_leader(record.begin_us());               // microseconds of the leader's clock
+//   map->error_us                                    // the true time of a record may differ by so much
 //
 // Each sample bounds the difference of the clocks: the leader's clock was read after the question left, and before the answer
 // came. Clocks also drift, by up to 100 ppm or so. So the map is a line, and the bounds are linear in its offset and its drift.
 // The alignment is the line that keeps the largest distance from all bounds: a linear program of three variables. The distance is
 // the least delay of a message, if the way to the leader and the way back have the same least delay. From inside, an asymmetric
-// way cannot be told from an offset, so `error_us` is half of the interval of the offsets that obey all bounds.
+// way cannot be told from an offset. So other lines obey all bounds, too. `error_us` is how far they go away from this one, at the first
+// or the last record: that is where lines differ most. Far from all answers nothing bounds a line but what clocks can drift.
 //
 // dPRO (section 4.2) minimises a sum of variances instead, with a maximum inside, which is not convex as printed.
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <span>
 
 #include "core/base/clock.h"
@@ -25,6 +27,16 @@ struct ClockSample {
   TimeUs asked_us = 0;     // the node's clock
   TimeUs leader_us = 0;    // the leader's clock, between the question and the answer
   TimeUs answered_us = 0;  // the node's clock
+};
+
+// When a node's records began and ended.
+struct Interval {
+  TimeUs begin_us = std::numeric_limits<TimeUs>::max(), end_us = 0;
+
+  [[nodiscard]] bool overlaps(const Interval& other) const {
+    return begin_us <= other.end_us && other.begin_us <= end_us;
+  }
+  [[nodiscard]] bool is_empty() const { return begin_us > end_us; }
 };
 
 struct ClockMap {
@@ -39,7 +51,8 @@ struct ClockMap {
   [[nodiscard]] TimeUs to_leader(TimeUs node_us) const;
 };
 
-// kInvalid without a sample. Samples that contradict all others (a clock that jumped) are left out and counted.
-Result<ClockMap> align(std::span<const ClockSample> samples);
+// kInvalid without a sample. Samples that contradict all others (a clock that jumped) are left out and counted. `records`: of the node's
+// clock; if it is empty, the error is that at the origin.
+Result<ClockMap> align(std::span<const ClockSample> samples, const Interval& records);
 
 }  // namespace deft::replay

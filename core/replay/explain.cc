@@ -6,29 +6,35 @@
 #include <string>
 #include <utility>
 
+#include "core/replay/daemon_cpu.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/replay.h"
 
 namespace deft::replay {
 namespace {
 
-// Links of which nobody counts what each node has sent: a slow NIC there would not have been found.
-std::string silent_links(const JobTrace& job) {
+// Links of which nobody counts what each node has sent: a slow NIC there would not have been found. `of_pushes`: in their place those
+// with servers, of which nobody counts what each node has received.
+std::string silent_links(const JobTrace& job, bool of_pushes) {
   std::string silent;
   const auto& names = job.nodes.front().trace.header.links;
   for (std::size_t link = 0; link < names.size(); ++link) {
     const auto number = static_cast<std::uint16_t>(link);
     const bool counts = std::ranges::any_of(
         job.nodes, [&](const AlignedNode& node) { return traffic_of(node.trace, number).bytes > 0; });
-    if (!counts) silent += (silent.empty() ? "" : ", ") + names[link];
+    const bool pushes = knows_pushes(job, number);
+    if (of_pushes ? pushes : !counts && !pushes) silent += (silent.empty() ? "" : ", ") + names[link];
   }
   return silent;
 }
 
-// As far as single NICs are known.
+// Names threads and NICs as far as single ones are known.
 std::string whose_communication(const JobTrace& job) {
-  if (const std::string silent = silent_links(job); !silent.empty())
+  if (const auto busy = busy_thread(job)) return ", and " + sentence_of(*busy, job);
+  if (const std::string silent = silent_links(job, false); !silent.empty())
     return ". " + silent + " tells nothing of single NICs, so a slow one would not be seen";
+  if (const std::string silent = silent_links(job, true); !silent.empty())
+    return ". " + silent + " tells only what NICs send, so one that receives slowly would not be seen";
   if (job.node_count() > job.nodes.size())
     return ", alike on the " + std::to_string(job.nodes.size()) + " of " + std::to_string(job.node_count()) +
            " nodes whose traces are here";
@@ -70,6 +76,11 @@ Result<Explanation> explain(const JobTrace& job, const MeasuredJob& measured) {
   for (auto find : {wrong_sizes, large_credit, late_gradients}) add(find(evidence), kLeastReplayedGain);
   std::ranges::stable_sort(explanation.causes, std::greater<>(), &Cause::gain_us);
   if (explanation.causes.empty()) explanation.causes.push_back(none(explanation.shares, job));
+  if (const auto busy = busy_thread(job)) {
+    const std::string note = sentence_of(*busy, job);
+    const auto says = [&](const Cause& cause) { return cause.what.find(note) != std::string::npos; };
+    if (std::ranges::none_of(explanation.causes, says)) explanation.notes.push_back(note);
+  }
   return explanation;
 }
 

@@ -5,6 +5,7 @@
 //   explanation->shares.communication_us   // of a mean step
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/base/status.h"
@@ -18,6 +19,7 @@ struct Explanation {
   TimeShares shares;
   double measured_step_us = 0;  // the median
   double replayed_step_us = 0;
+  std::vector<std::string> notes = {};  // what may be behind the causes, and is none of them
 };
 
 // A cause that wins less than this share of a step is not told. What only replay suspects must win more: it errs by some percent.

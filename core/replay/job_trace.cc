@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <compare>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -61,10 +60,18 @@ std::vector<ClockSample> samples_of(const trace::NodeTrace& trace) {
   return samples;
 }
 
+Interval interval_of(const trace::NodeTrace& trace) {
+  Interval interval;
+  for (const auto& record : trace.records)
+    if (!trace::may_be_older(record.kind()))
+      interval = {std::min(interval.begin_us, record.begin_us()), std::max(interval.end_us, record.end_us())};
+  return interval;
+}
+
 Result<AlignedNode> aligned(trace::NodeTrace trace) {
   AlignedNode node{std::move(trace), {}};
   if (node.trace.header.node == 0) return node;
-  auto clock = align(samples_of(node.trace));
+  auto clock = align(samples_of(node.trace), interval_of(node.trace));
   if (!clock) return tl::unexpected(clock.error());
   node.clock = *clock;
   for (auto& record : node.trace.records) {
@@ -72,24 +79,6 @@ Result<AlignedNode> aligned(trace::NodeTrace trace) {
     record = record.at(begin_us, std::max(begin_us, node.clock.to_leader(record.end_us())));
   }
   return node;
-}
-
-// When a node's events began and ended.
-struct Interval {
-  TimeUs begin_us = std::numeric_limits<TimeUs>::max(), end_us = 0;
-
-  [[nodiscard]] bool overlaps(const Interval& other) const {
-    return begin_us <= other.end_us && other.begin_us <= end_us;
-  }
-  [[nodiscard]] bool is_empty() const { return begin_us > end_us; }
-};
-
-Interval interval_of(const trace::NodeTrace& trace) {
-  Interval interval;
-  for (const auto& record : trace.records)
-    if (!trace::may_be_older(record.kind()))
-      interval = {std::min(interval.begin_us, record.begin_us()), std::max(interval.end_us, record.end_us())};
-  return interval;
 }
 
 // Dumps of a node may be older than the leader's: it could not write a newer one.

@@ -5,8 +5,8 @@
 //   for (const std::string& problem : job->problems) warn(problem);
 //
 // The reader uses all that it can, and names the rest in `problems`: a damaged or missing file, files of another job in the same
-// folder, a node whose clock cannot be aligned. The newest run whose leader is there counts, and one of a process set only if its job is
-// not there.
+// folder, a node whose clock cannot be aligned. The newest run counts whose leader's trace is there. A run of a process set counts only
+// if the folder has no run of its job.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct JobTrace {
   std::vector<AlignedNode> nodes;  // ascending
   std::vector<std::string> problems;
 
-  // Of the job, whether or not their traces are here.
+  // All nodes of the job count, also those whose traces are not here.
   [[nodiscard]] std::uint32_t node_count() const {
     std::uint32_t count = 1;
     for (const AlignedNode& node : nodes) count = std::max(count, node.trace.header.nodes);

@@ -15,6 +15,7 @@ namespace {
 constexpr double kSlow = 0.75;  // of the others' rate: a NIC with a higher rate may be slow by chance
 constexpr double kLeastShare = 0.001;
 constexpr double kLeastBytes = 1U << 18;  // that tell a rate ...
+constexpr double kSameMachine = 3;        // times the others' rate: this node runs the server itself
 constexpr double kLeastMessage = 16e3;    // ... if they travel in messages of so many: smaller ones tell the latency
 
 // take(traffic) for what `node` recorded of the link's connections: to servers, or to other nodes.
@@ -124,7 +125,42 @@ double server_share(const std::vector<std::map<std::uint32_t, double>>& nodes, s
   return longer.empty() ? 1 : std::clamp(1 - median(longer) / own_us, kLeastShare, 1.0);
 }
 
+// Bytes a microsecond at which nodes push to the servers of a link, by the kernel: by node and server.
+std::map<Pair, double> push_rates_of(const JobTrace& job, std::uint16_t link) {
+  std::map<Pair, LinkTraffic> sums;
+  for (const auto& node : job.nodes)
+    for_each_traffic(node.trace, link, true, [&](const trace::TrafficTrace& traffic) {
+      LinkTraffic& sum = sums[{node.trace.header.node, traffic.peer}];
+      sum.bytes += 1024.0 * traffic.pushed_kb;
+      sum.busy_us += traffic.pushing_us;
+    });
+  std::map<Pair, double> rates;
+  for (const auto& [pair, sum] : sums)
+    if (sum.bytes >= kLeastBytes && sum.busy_us > 0) rates[pair] = sum.bytes / sum.busy_us;
+  return rates;
+}
+
+// A node's rate as a share of that of the slowest other node, at the server where it is best: what is slow at one server alone is not the
+// node's NIC. Of two other nodes one at most runs the server itself, so the slowest tells what a NIC carries. 1 if it is not known.
+double push_share(const std::map<Pair, double>& rates, std::uint32_t node) {
+  std::map<std::uint32_t, std::vector<double>> others;  // by server
+  for (const auto& [pair, rate] : rates)
+    if (pair.first != node) others[pair.second].push_back(rate);
+  double best_share = 0;
+  for (const auto& [server, of_others] : others) {
+    const auto own = rates.find({node, server});
+    if (own == rates.end() || of_others.size() < 2) continue;
+    const double share = own->second / std::ranges::min(of_others);
+    if (share < kSameMachine) best_share = std::max(best_share, share);
+  }
+  return best_share > 0 ? std::min(1.0, best_share) : 1;
+}
+
 }  // namespace
+
+bool knows_pushes(const JobTrace& job, std::uint16_t link) {
+  return job.nodes.size() > 2 && !push_rates_of(job, link).empty();
+}
 
 LinkTraffic traffic_of(const trace::NodeTrace& node, std::uint16_t link) {
   LinkTraffic sum;
@@ -144,6 +180,10 @@ std::vector<SlowNic> slow_nics(const JobTrace& job) {
   const std::size_t links = job.nodes.front().trace.header.links.size();
   for (std::uint16_t link = 0; link < links; ++link) {
     if (messages.contains(link) && messages.at(link) < kLeastMessage) continue;
+    const auto pushes = push_rates_of(job, link);
+    for (const auto& node : job.nodes)
+      if (const double share = push_share(pushes, node.trace.header.node); share < kSlow)
+        found.push_back({.link = link, .node = node.trace.header.node, .sends = true, .share = share});
     const auto rates = rates_of(job, link);
     if (job.node_count() < 3) {
       if (const auto slow = slower_direction(rates, link); slow && slow->share < kSlow) found.push_back(*slow);

@@ -4,7 +4,8 @@
 //   for (const SlowServer& slow : slow_servers(job)) ... "the link's second server carries 40 % of the others' rate"
 //
 // With three or more nodes a slow NIC is found by comparing nodes: everything that it sends or receives is slow, and all else is
-// not. Two nodes share their only connection, so only its two directions can be compared with each other.
+// not. Two nodes share their only connection, so only its two directions can be compared with each other. Of links with parameter servers
+// the nodes count what they send, and nobody counts what each of them receives.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +33,9 @@ struct SlowNic {
   bool certain = true;  // false: of two nodes either NIC may be the slow one
   double share = 1;     // of the rate of the others, below 1
 };
+
+// Whether slow_nics() knows how fast each node sends to the servers of the link: of three nodes or more, if the traces tell it.
+bool knows_pushes(const JobTrace& job, std::uint16_t link);
 
 // The slowest first.
 std::vector<SlowNic> slow_nics(const JobTrace& job);

@@ -28,7 +28,7 @@ bool tells_all(const TraceGroup& group) {
   return std::ranges::none_of(group.buckets, tells) || std::ranges::all_of(group.tensors, tells);
 }
 
-// Whether `bucketing` cuts the gradients into no more buckets than a profile may have.
+// True if `bucketing` cuts the gradients into no more buckets than a profile may have.
 bool is_coarse_enough(const TraceGroup& group, std::string_view bucketing) {
   if (!bucketing.starts_with("uniform")) return true;
   const auto bytes = partition::uniform_bytes(bucketing);

@@ -88,7 +88,7 @@ double mean_part_bytes(const std::vector<BusyPeriod>& periods) {
   return sum.parts > 0 ? sum.bytes / sum.parts : 0;
 }
 
-// Of the period in which the middle byte of all travelled: most bytes may travel in few long periods.
+// The median over bytes and not over periods, because most bytes may travel in few long periods.
 double median_us_per_byte(std::vector<BusyPeriod> periods) {
   const auto rate = [](const BusyPeriod& period) { return period.us / period.bytes; };
   std::ranges::sort(periods, {}, rate);
@@ -282,14 +282,14 @@ bool all_handed_in(const std::vector<WorkerStep>& steps) {
   return true;
 }
 
-// As the policy `auto` decides it (core/sched/policy_chooser.h).
+// The policy `auto` decides it in the same way (core/sched/policy_chooser.h).
 bool overlap_forward(const std::vector<WorkerStep>& steps) {
   double in_forward_us = 0, all_us = 0;
   for (const WorkerStep& step : steps) in_forward_us += step.waited_in_forward_us, all_us += step.waited_us;
   return all_us - in_forward_us <= in_forward_us;
 }
 
-// Whether launches without a codec of the job brought fewer bytes to their link than they have.
+// True if launches without a codec of the job brought fewer bytes to their link than they have.
 bool has_own_codecs(const trace::NodeTrace& leader) {
   return std::ranges::any_of(launches_of(leader), [](const NodeLaunch& launch) {
     return launch.order && launch.order->codec == 0 && !launch.spans.empty() && launch.wire_bytes < launch.bytes &&

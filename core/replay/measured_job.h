@@ -1,4 +1,4 @@
-// What a trace says about a job, in the terms of the simulator: its model, its links, its nodes.
+// Measures a traced job in the terms of the simulator: its model, its links, its nodes.
 //
 //   auto measured = measure(*job);
 //   measured->profile        // times of the leader's first worker; links as they were in this training
@@ -9,7 +9,7 @@
 // disturbances.) Backward is measured for each bucket, and forward as a whole, so it is divided in the proportion of the
 // backward times. The rest of a step (the optimizer, the next batch) counts before the first bucket's forward.
 //
-// Throughputs of links are those of bytes on the wire: encoded gradients count what they travel as, and half an all-reduce half.
+// Throughputs of links count bytes on the wire: an encoded gradient counts its encoded bytes, and half an all-reduce counts half.
 // A link serves one transfer after the other. The time of a transfer counts from the moment when the last node had brought its
 // gradients, so a slow worker does not make a link slow (dPRO, section 4.2: a RECV begins at the earliest with its SEND).
 #pragma once
@@ -33,7 +33,7 @@
 
 namespace deft::replay {
 
-// What adding up the local workers' gradients took the leader's daemon.
+// The time in which the leader's daemon added up the gradients of its local workers.
 struct LocalSums {
   std::size_t workers = 1;
   double part_bytes = 0;   // of a worker's gradients, in the mean
@@ -57,13 +57,13 @@ struct MeasuredJob {
   std::vector<StepMemory> memories;   // of the workers that have told
   LocalSums local_sums = {};
   BusiestHost busiest_host = {};
-  // What the policy `auto` had in force in most of the traced steps. Empty: the trace does not tell, or the job had another policy. Sizes
-  // that are those of the options are empty. If the policy changed, steps_us has only the steps of that in most of them.
+  // The choice of `auto` that was in force in most of the traced steps. Empty: the trace does not tell, or the job had another policy. Its
+  // sizes are empty if they are those of the options. If the policy changed, steps_us has only the steps under this choice.
   std::optional<sched::PolicyChoice> in_force = {};
   std::vector<std::string> decisions = {};  // about the policy, for people (policies_in_force.h)
   double codec_in_compute = 0;  // so much of another codec's time makes compute longer (who knows the machine sets it)
   std::map<std::string, std::string> options;
-  // Among which plans choose, if the options leave that to them; the first is exact. Empty: those of the trace (price_plan_codecs()).
+  // Plans choose among these if the options leave that to them. The first is exact. Empty: the trace's codecs (price_plan_codecs()).
   std::vector<model::CodecCost> plan_codecs = {};
   // The buckets of policies that cut in another way than the traced one (OwnBucketing); empty: no policy has other buckets.
   std::vector<model::ProfileBucket> other_buckets = {};
@@ -81,13 +81,13 @@ Result<MeasuredJob> measure(const JobTrace& job);
 // bucket varied by itself, many small ones would seem to make a job steadier. kInvalid for an unknown bucketing.
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing);
 
-// What successive steps take of the usual one, of the slowest of `nodes` alike nodes whose steps vary by `spread`.
+// Successive steps as shares of the usual step: those of the slowest of `nodes` alike nodes whose steps vary by `spread`.
 std::vector<double> varied_steps(double spread, std::uint64_t seed, double nodes = 1);
 
 // The policy of a traced job; `fifo` if the trace does not name it.
-// config_of: those of its options on which nodes agree. A trace may come from anywhere, so no other option of it counts; flag_file would
-// read a file. kInvalid for a value that cannot be.
 std::string policy_of(const std::map<std::string, std::string>& options);
+// The traced options on which nodes agree. A trace may come from anywhere, so no other option of it counts: flag_file would read a
+// file. kInvalid for a value that cannot be.
 Result<Config> config_of(const std::map<std::string, std::string>& options);
 
 // The same job with the buckets into which `policy` cuts it, unless an option of the job or with_buckets() has cut it.

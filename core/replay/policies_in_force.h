@@ -1,4 +1,4 @@
-// Which policies a traced job had in force, from which step on, and why: as its leader recorded it.
+// Reads from the leader's records which policies a traced job had in force, from which step on, and why.
 //
 //   const auto policies = policies_in_force(leader, *group);          // by step; empty: an older version wrote the trace, or plans decide
 //   const auto* most = in_force_in_most(policies, steps);             // null: not known

@@ -166,12 +166,12 @@ std::vector<sim::NodeSpeed> nodes_of(const MeasuredJob& measured, const WhatIf& 
 
 bool has_priority_channel(const model::ProfileLink& link) { return model::backend_of(link.name) == "gloo"; }
 
-// As the leader decides it for `auto`.
+// The leader decides it in the same way for `auto`.
 bool has_priority_channels(const model::Profile& profile) {
   return std::ranges::all_of(profile.links, has_priority_channel);
 }
 
-// As the leader says it; empty: launches can be halves of an all-reduce.
+// The leader's reason against halves. Empty: launches can be halves of an all-reduce.
 std::string why_no_halves(const MeasuredJob& measured, const model::Profile& profile) {
   if (profile.codecs.size() > 1) return "gradients are encoded, which halves cannot do";
   if (measured.has_own_codecs) return "tensors have codecs of their own, which halves cannot do";
@@ -180,8 +180,8 @@ std::string why_no_halves(const MeasuredJob& measured, const model::Profile& pro
   return "";
 }
 
-// Whether forward overlaps with communication: as in the traced job. If only one of the two policies is made for that, the overlap is on
-// under that one, as it is unless an option says otherwise.
+// True if forward overlaps with communication, as it does in the traced job. If only one of the two policies is made for overlap, then
+// that one overlaps, as it does in training unless an option says otherwise.
 bool overlaps_forward(const MeasuredJob& measured, const std::string& policy) {
   const PolicyTraits* const traced = find_policy(policy_of(measured.options));
   const PolicyTraits* const now = find_policy(policy);

@@ -42,7 +42,7 @@ struct Prediction {
   double updates_per_step = 0;
 };
 
-// Whether it makes fewer updates a step than `updates`, by more than noise. Then shorter steps are no gain.
+// True if it makes fewer updates a step than `updates`, by more than noise. Then shorter steps are no gain.
 [[nodiscard]] bool makes_fewer_updates(const Prediction& prediction, double updates);
 
 // kInvalid for an unknown link or policy, or an impossible number; the error names it.

@@ -1,4 +1,4 @@
-// What a step of each worker held in memory, as its trace tells (trace::MemoryTrace).
+// Reads from a trace (trace::MemoryTrace) what a step of each worker held in memory.
 //
 //   for (const StepMemory& memory : step_memories(job, problems)) ... memory.rank, memory.layers, memory.amounts
 //

@@ -1,4 +1,4 @@
-// Where the time of a step goes, on the critical path over all nodes.
+// Tells where the time of a step goes, on the critical path over all nodes.
 //
 //   const TimeShares shares = time_shares(job);
 //   shares.communication_us / shares.step_us()
@@ -37,7 +37,7 @@ struct PathPiece {
   std::uint64_t launch = 0;  // of a wait
 };
 
-// All are 0 if the leader's trace has no whole steps. `path`: takes the pieces, unless it is null; those of a wait go backwards.
+// All shares are 0 if the leader's trace has no whole steps. `path` takes the pieces, unless it is null. The pieces of a wait go backwards.
 TimeShares time_shares(const JobTrace& job, std::vector<PathPiece>* path = nullptr);
 
 }  // namespace deft::replay

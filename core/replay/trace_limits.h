@@ -12,7 +12,7 @@
 
 namespace deft::replay {
 
-// Of all files of a job together.
+// The limit for all files of a job together.
 inline constexpr std::size_t kMostEntries = 256U << 20U;
 
 // A gradient's record may stand for all tensors and buckets of its group, and each step has a time for each bucket. Records behind the

@@ -1,13 +1,13 @@
-// What a codec would cost a traced job: `deft replay --compression`, `deft optimize --compression`.
+// Estimates what a codec would cost a traced job, for `deft replay --compression` and `deft optimize --compression`.
 //
 //   charge_codecs(measured, cores);                             // once
 //   price_plan_codecs(measured);                                // once: for policies whose plans choose among several
 //   const auto cost = codec_cost("int8", measured, nodes);      // for WhatIf::codec
 //
-// The job's own codec costs what the trace says. Another one costs what it takes here, in a process that has a core for itself, times
-// how much longer the traced daemon took than this process does: for its codec, or else for its sums of local workers. A trace with one
-// worker a node and no codec does not tell how much longer. Sums between the nodes, also of parameter servers, have the price that the
-// leader gives them (core/compress/codec_costs.h).
+// The job's own codec costs what the trace says. Another codec is timed here, in a process that has a core for itself. The traced daemon
+// may be slower than this process, so the time is multiplied by a ratio: of the times of the traced codec, or else of the sums of local
+// workers. A trace without codec and with one worker a node gives no ratio. Sums between the nodes, also of parameter servers, have the
+// price that the leader gives them (core/compress/codec_costs.h).
 #pragma once
 
 #include <cstddef>

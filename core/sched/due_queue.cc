@@ -72,7 +72,7 @@ std::uint64_t DueQueue::share_of_last(model::LinkIndex link, std::uint64_t rest,
   return static_cast<std::uint64_t>(std::max(share, least));
 }
 
-// As little as a part may be.
+// The smallest part that may be sent.
 std::uint64_t DueQueue::least_bytes(model::LinkIndex link) const {
   return static_cast<std::uint64_t>(model::least_part_us(board_.link_model(link), compute_us_) *
                                     board_.bytes_per_us(link));

@@ -1,7 +1,7 @@
 // Our policy: follows a cyclic plan (core/plan/planner.h), which list scheduling has found; the name is DeFT's. It begins
-// synchronously, plans once it has a profile, and plans again when the profile has moved away from the plan, when a link is
-// lost, or when the setup's guard would choose otherwise by now. A plan that the user gives begins with step 1 (workers
-// hear of it before the first update) and stays; after the loss of a link it takes longer.
+// synchronously, with the fewest bits that cost no accuracy. It plans once it has a profile, and plans again when the profile has
+// moved away from the plan, when a link is lost, or when the setup's guard would choose otherwise by now. A plan that the user
+// gives begins with step 1 (workers hear of it before the first update) and stays; after the loss of a link it takes longer.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -18,11 +18,25 @@
 namespace deft::sched {
 namespace {
 
+// The last codec that costs no accuracy. Until there is a profile nobody knows whether the links could carry more bits, and on a slow
+// network a step of exact gradients takes several times as long. The user's own plan has no codecs.
+model::CodecIndex first_codec(const Setup& setup) {
+  std::size_t found = 0;
+  if (setup.pinned || setup.codec != 0) return 0;
+  for (std::size_t codec = 1; codec < setup.codecs.size() && codec <= setup.limits.codecs.last; ++codec)
+    if (setup.codecs[codec].error <= setup.limits.codecs.negligible_error) found = codec;
+  return static_cast<model::CodecIndex>(found);
+}
+
 // One update a step, applied before the next forward.
 model::Plan synchronous_plan(const Setup& setup) {
   model::Plan plan;
   plan.generations = {{0, 0, 1}};
   for (const auto& bucket : setup.buckets) plan.bucket_bytes.push_back(bucket.bytes);
+  const model::CodecIndex codec = first_codec(setup);
+  if (codec == 0) return plan;
+  for (const auto& bucket : setup.buckets)
+    plan.codecs.push_back(model::coded_share(bucket).share > 0 ? codec : model::CodecIndex{0});
   return plan;
 }
 
@@ -92,7 +106,6 @@ class PlanMaker {
   }
   [[nodiscard]] bool is_guarded() const { return guard_ != nullptr; }
   [[nodiscard]] bool is_pinned() const { return is_pinned_; }  // the user's plan is followed, and no other is made
-  [[nodiscard]] bool has_made() const { return has_made_; }
 
  private:
   struct Asked {
@@ -103,7 +116,6 @@ class PlanMaker {
 
   plan::PlanLimits limits_;
   bool is_pinned_;
-  bool has_made_ = false;
   std::shared_ptr<plan::ConvergenceGuard> guard_;
   std::shared_ptr<plan::PlanRunner> runner_;
   std::optional<Asked> asked_;
@@ -129,7 +141,6 @@ std::optional<PlanMaker::Answer> PlanMaker::take() {
   auto made = asked_->made ? std::move(asked_->made) : runner_->take();
   if (!made) return std::nullopt;
   if (*made && guard_) guard_->follow(**made);
-  has_made_ |= made->has_value();
   Answer answer{*std::move(made), std::move(asked_->profile), std::move(asked_->reason)};
   asked_.reset();
   return answer;
@@ -145,7 +156,9 @@ class Knapsack final : public Scheduler {
         watch_(setup.links.size()),
         ledger_(setup.buckets.size(), setup.reports_updates),
         queue_(setup, codecs_),
-        forecast_(setup.buckets.size()) {}
+        forecast_(setup.buckets.size()) {
+    codecs_.follow(0, plan_.codecs);
+  }
 
   void pin(model::Plan plan) { change_to({std::move(plan), {}}, 1, "the option plan"); }
 
@@ -231,9 +244,9 @@ void Knapsack::backward_began(std::uint64_t step, TimeUs now_us) {
   }
 }
 
-// Before the first plan buckets go as they become ready, later as forward needs them.
+// Of one date the bucket goes first that forward needs first.
 void Knapsack::add(model::BucketIndex bucket, const model::UpdateWindow& complete) {
-  const std::uint32_t priority = maker_.is_pinned() || maker_.has_made() ? buckets_[bucket].forward_position : 0;
+  const std::uint32_t priority = buckets_[bucket].forward_position;
   queue_.add({bucket, complete.generation, complete.apply_step, priority, codecs_.of(bucket, complete.first_step)});
 }
 

@@ -45,8 +45,8 @@ class LaunchCodecs {
                                          std::uint64_t bytes) const {
     return static_cast<std::uint64_t>(wire_share(bucket, codec, link) * static_cast<double>(bytes));
   }
-  // Whether every link carries `bytes` of a bucket beside larger transfers: by what it gets, which may be encoded. Links without a
-  // channel for that have nothing to gain, so there the bytes of gradients decide.
+  // True if every link carries `bytes` of a bucket beside larger transfers. The bytes that a link gets decide, also if they are encoded.
+  // Links without a channel for that have nothing to gain, so there the bytes of gradients decide.
   [[nodiscard]] bool is_small(model::BucketIndex bucket, model::CodecIndex codec, std::uint64_t bytes) const {
     if (links_ == 0) return model::is_small(bytes);
     const model::CodecCost& cost = codec < codecs_.size() ? codecs_[codec] : fixed_cost_;

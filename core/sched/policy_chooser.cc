@@ -53,7 +53,7 @@ PolicyChooser::PolicyChooser(const Setup& setup, const PolicyChoice& start)
 
 PolicyChoice PolicyChooser::first_choice() { return {"fifo", kDdpBytes}; }
 
-// Of two that are equal the first one wins: those with few launches come first.
+// If two choices are equal, the first one wins. So those with few launches come first.
 std::vector<PolicyChoice> PolicyChooser::candidates() {
   std::vector<PolicyChoice> choices = {first_choice(), {"fifo", kSmallRunBytes}};
   for (const PolicyTraits& traits : kPolicyTraits)

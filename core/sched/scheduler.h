@@ -171,7 +171,7 @@ class Scheduler {
   // The user wants other settings from the next step on. kInvalid, with what to do, if the job cannot have them; it then keeps
   // all that it has.
   virtual Result<void> change_settings(const SettingsChange& change) { return check_change(change); }
-  // Whether change_settings() would take them.
+  // kInvalid if change_settings() would refuse them.
   [[nodiscard]] virtual Result<void> check_change(const SettingsChange& change) const;
   // A change of the policy, or a decision to keep it. It is given once and is for people alone.
   virtual std::optional<PolicyChange> take_policy_change() { return std::nullopt; }

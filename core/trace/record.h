@@ -6,8 +6,8 @@
 // Times are microseconds of the node's monotonic clock (core/base/clock.h). Something that has no duration ends when it begins.
 // A node writes what it sees itself, so records of different nodes have different clocks: core/replay aligns them.
 //
-// Records come from this node's daemon, but a file of them may come from anywhere: core/trace/trace_file.h checks the kind,
-// the times and the enumerations when it reads them, and no other number. What workers told of memory, the daemon passes on unchecked.
+// A file of them may come from anywhere: core/trace/trace_file.h checks the kind, the times and the enumerations when it reads them, and no
+// other number. What workers told of memory, the daemon passes on unchecked.
 #pragma once
 
 #include <array>
@@ -36,8 +36,9 @@ enum class TraceKind : std::uint16_t {
   kMemoryStep = 9,
   kSettings = 10,
   kPolicy = 11,
+  kCpu = 12,
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kPolicy;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kCpu;
 // Files have some records of such kinds from before their beginning, so that short ones tell of clocks and policies, too.
 constexpr bool may_be_older(TraceKind kind) { return kind == TraceKind::kClock || kind == TraceKind::kPolicy; }
 
@@ -112,7 +113,7 @@ struct ClockTrace {
   std::int64_t leader_us = 0;
 };
 
-// What this node has sent to a peer over a link between begin and end (core/link/traffic.h).
+// What this node has sent to a peer over a link between begin and end (core/link/traffic.h). The last two are 0 in older versions' records.
 struct TrafficTrace {
   static constexpr TraceKind kKind = TraceKind::kTraffic;
   std::uint64_t sent_bytes = 0;
@@ -121,7 +122,8 @@ struct TrafficTrace {
   std::uint32_t resent = 0;   // packets
   std::uint32_t rtt_us = 0;   // the least round trip
   std::uint16_t link = 0;
-  std::uint16_t is_server = 0;  // not 0: the peer is a parameter server
+  std::uint16_t is_server = 0;                  // not 0: the peer is a parameter server
+  std::uint32_t pushed_kb = 0, pushing_us = 0;  // to a server, by the kernel: units of 1024 bytes, in so long
 };
 
 // A call of a module with parameters, in the order of forward. Records of a worker's layers and memory come together, and
@@ -150,8 +152,8 @@ inline constexpr MemoryPart kLastMemoryPart = MemoryPart::kTemporary;
 // what follows it; n + 1: the loss; n + 2 to 2n + 1: backward, of the last layer first; 2n + 2: the update; 2n + 3: after the step.
 //
 // Weights, optimizer state and arena are there all the time, from 0 to 2n + 3. A temporary has begin == end: it is the peak in that
-// position, less what was there all the while. Bytes of other parts were allocated in position `begin` and freed in `end`: they count
-// in the positions between, and the temporaries of these two positions count them, as long as they were there.
+// position, without the bytes that were there during the whole position. Bytes of other parts were allocated in position `begin` and
+// freed in `end`. They count in the positions between. The temporaries of these two positions count them as long as they were there.
 struct MemoryTrace {
   static constexpr TraceKind kKind = TraceKind::kMemory;
   static constexpr std::uint32_t kNoLayer = 0xffff'ffff;
@@ -175,14 +177,14 @@ struct MemoryStepTrace {
   std::uint64_t step = 0;
 };
 
-// The user has set other options of the running job (deft set, deft tune). The leader's node records it.
+// The user has set other options (deft set, deft tune). The leader's node records it.
 struct SettingsTrace {
   static constexpr TraceKind kKind = TraceKind::kSettings;
   std::uint32_t options = 0;  // how many
 };
 
-// Which policy is in force for a group of gradients from the backward of `step` on. The leader's node records it when it changes, and again
-// when a file begins, so the step may be older than the record.
+// The policy in force for a group of gradients, from the backward of `step` on. The leader's node records it when it changes, and again
+// when a file begins. So the step may be older than the record.
 struct PolicyTrace {
   static constexpr TraceKind kKind = TraceKind::kPolicy;
   std::uint64_t step = 0;
@@ -194,6 +196,15 @@ struct PolicyTrace {
   std::uint16_t group = 0;
   std::uint8_t policy = 0;  // PolicyId
   std::uint8_t reason = 0;  // model::PolicyReason
+};
+
+// The processor time that a thread of this node's daemon has used between begin and end.
+struct CpuTrace {
+  static constexpr TraceKind kKind = TraceKind::kCpu;
+  std::uint64_t cpu_us = 0;
+  std::uint16_t thread = 0;              // model::DaemonThread
+  std::uint16_t link = 0;                // whose thread it is, if it is one of a link
+  std::uint16_t number = 0, unused = 0;  // of the link's threads that do the same
 };
 
 class TraceRecord {

@@ -16,6 +16,7 @@
 #include "core/base/policy_traits.h"
 #include "core/base/text.h"
 #include "core/model/codec_cost.h"
+#include "core/model/daemon_thread.h"
 #include "core/model/events.h"
 #include "core/model/policy_reason.h"
 
@@ -31,7 +32,7 @@ constexpr std::size_t kMostProblems = 8;
 constexpr std::size_t kMostGroups = 1024, kMostTensors = 200'000, kMostNodes = 1U << 20U, kMostLinks = 256,
                       kMostOptions = 256;
 constexpr std::size_t kLongestName = 4096;
-// Of the groups of a file together. JSON compresses a hundred times, so a small file could take all memory.
+// Limits for all groups of a file together. JSON compresses a hundred times, so a small file could take all memory.
 constexpr std::size_t kMostGroupBytes = 64U << 20, kMostText = 128U << 20;
 constexpr std::int64_t kLongestUs = std::int64_t{1} << 53U;
 
@@ -175,6 +176,10 @@ bool is_plausible(const TraceRecord& record) {
       const bool is_known = std::ranges::find(kPolicyTraits, static_cast<PolicyId>(policy.policy), &PolicyTraits::id) !=
                             kPolicyTraits.end();
       return is_known && policy.reason > 0 && policy.reason <= static_cast<std::uint8_t>(model::kLastPolicyReason);
+    }
+    case TraceKind::kCpu: {
+      const auto thread = record.as<CpuTrace>().thread;
+      return thread > 0 && thread <= static_cast<std::uint16_t>(model::kLastDaemonThread);
     }
     case TraceKind::kClock: {
       const auto leader_us = record.as<ClockTrace>().leader_us;

@@ -31,9 +31,9 @@ class TraceFolder {
   [[nodiscard]] Result<TraceFolder> inside(const std::string& name, mode_t mode) const;
   // kInvalid if another user owns this folder.
   [[nodiscard]] Result<void> check_own() const;
-  // Of this folder, which this process owns. kInvalid if it cannot be.
+  // Sets the mode of this folder, which this process owns. kInvalid if that fails.
   [[nodiscard]] Result<void> set_mode(mode_t mode) const;
-  // Everyone who may enter this folder may read this file. kInvalid if it cannot be.
+  // Everyone who may enter this folder may read this file from now on. kInvalid if that fails.
   [[nodiscard]] Result<void> let_all_read(const std::string& name) const;
   // Within this folder. kInvalid if it cannot be.
   [[nodiscard]] Result<void> rename(const std::string& from, const std::string& to) const;

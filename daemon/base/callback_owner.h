@@ -59,7 +59,7 @@ void run_for(const OwnerRef& owner, std::string_view what, const Body& body) {
   detail::current_owner = before;
 }
 
-// Of the exception that is being handled: kExhausted for memory and threads, else kInternal. `what`: the work that threw.
+// Describes the exception that is being handled: kExhausted for memory and threads, else kInternal. `what`: the work that threw.
 Error error_of_exception(const std::string& what);
 
 // How many callbacks have thrown in this process.

@@ -43,13 +43,13 @@ const char* level_name(google::LogSeverity severity) {
   }
 }
 
-// Of the line that this thread makes, until the sink takes it.
+// The subject of the line that this thread makes, until the sink takes it.
 thread_local std::optional<LogSubject> t_subject;
 
 // Which lines about a user's jobs are written. Thread-safe.
 class UserLines {
  public:
-  // As RateLimit::admit.
+  // Gives what RateLimit::admit gives.
   std::optional<std::uint64_t> admit(uid_t user, bool grave) {
     constexpr TimeUs kMinuteUs = 60'000'000;
     const std::lock_guard lock(mutex_);

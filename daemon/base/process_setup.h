@@ -1,4 +1,4 @@
-// What deftd asks of the kernel and of the allocator for its own process, once, before it starts threads. Only speed and the memory
+// Asks the kernel and the allocator for what deftd wants for its own process, once, before it starts threads. Only speed and the memory
 // that the process keeps depend on it.
 #pragma once
 

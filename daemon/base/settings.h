@@ -39,7 +39,7 @@ struct JobSettings {
 
   // How long a worker may owe something before it is reported.
   [[nodiscard]] TimeUs stall_warning_us() const { return timeout_us / 3; }
-  // Between heartbeats, and between checks for stalls.
+  // The time between two heartbeats, and between two checks for stalls.
   [[nodiscard]] TimeUs heartbeat_us() const;
   // A node without a sign of life for this long is lost.
   [[nodiscard]] TimeUs silence_us() const { return timeout_us / 2; }

@@ -1,4 +1,4 @@
-// Where a daemon keeps files that outlive it.
+// Finds the folder in which a daemon keeps files that outlive it.
 //
 //   const std::string folder = state_folder();   // $STATE_DIRECTORY of a systemd unit, or a folder of the user's environment
 #pragma once

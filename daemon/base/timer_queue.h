@@ -31,7 +31,7 @@ class TimerQueue {
   // Runs the callbacks that are due by the time of this call, in the order of their times; equal times in the order of add(). True: one
   // ran. `ran` is called after each.
   bool run_due(const std::function<void()>& ran);
-  // Until the next timer, 0 if it is due. Nothing: there is no timer.
+  // The time until the next timer, 0 if it is due. Nothing: there is no timer.
   [[nodiscard]] std::optional<TimeUs> wait_us() const;
   // How long the first timer has been due; 0: none is.
   [[nodiscard]] TimeUs late_us() const;

@@ -1,4 +1,4 @@
-// What each user takes of the daemon, and the most that one user may take. So no user can use the daemon up for the others.
+// Counts what each user takes of the daemon, and limits what one user may take. So no user can use the daemon up for the others.
 //
 //   auto quotas = std::make_shared<UserQuotas>(quota_limits(config));
 //   QuotaAccount account(quotas, uid);

@@ -3,7 +3,7 @@
 //   const UserThread counted(uid);      // while a thread works for this user
 //   threads_by_user();                  // {{1000, 3}}
 //
-// To count a thread takes no memory, so it cannot fail on a thread where nobody takes an exception. Threads that gloo, ZeroMQ and the like
+// Counting takes no memory, so it cannot throw on a thread that catches no exceptions. Threads that gloo, ZeroMQ and other libraries
 // start by themselves are not counted. Any thread.
 #pragma once
 

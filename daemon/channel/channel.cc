@@ -29,7 +29,7 @@ std::vector<std::size_t> shares_of(const Transfer& transfer, std::uint32_t nodes
   return shares;
 }
 
-// Of data that travels as it is.
+// The request for data that travels as it is.
 link::WorkRequest plain_request(const Transfer& transfer, std::byte* data, std::uint32_t nodes) {
   if (transfer.part == model::LaunchPart::kReduceScatter)
     return link::WorkRequest::reduce_scatter(data, transfer.count, transfer.dtype, transfer.op);
@@ -143,7 +143,10 @@ void Channel::report(const std::list<InFlight>::iterator& at) {
     free_us_ = now_us;
   }
   in_flight_.erase(at);
-  if (done.result) traffic_.measure(done);
+  if (done.result) {
+    traffic_.measure(done);
+    done.cpu = cpu_.measure(MonotonicClock::now());
+  }
   report_(std::move(done));
 }
 
@@ -212,9 +215,10 @@ Result<void> Channel::encode(InFlight& entry) {
   CodecLoss* const loss = is_measured(encoded_++) ? &entry.done.codec_loss : nullptr;
   entry.coded = std::make_unique<CodedTransfer>(transfer.codings, std::span(entry.data, entry.done.bytes),
                                                 NodeOfAll{node_, link_->nodes()}, buffers_, loss);
+  const bool is_replay = transfer.replay_buffer && transfer.replay_buffer->filled;
+  auto encoded = is_replay ? Result<void>{} : entry.coded->encode();
   entry.done.wire_bytes = entry.coded->wire_bytes();
-  if (transfer.replay_buffer && transfer.replay_buffer->filled) return {};
-  return entry.coded->encode();
+  return encoded;
 }
 
 // Copies what this node brings before the link destroys it. A filled buffer replaces it.

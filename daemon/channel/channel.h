@@ -27,6 +27,7 @@
 #include "core/link/link.h"
 #include "daemon/channel/buffer_pool.h"
 #include "daemon/channel/coded_transfer.h"
+#include "daemon/channel/cpu_meter.h"
 #include "daemon/channel/traffic_meter.h"
 #include "daemon/channel/transfer.h"
 
@@ -41,6 +42,7 @@ class Channel {
   void use(link::Link* link) {
     link_ = link;
     traffic_.use(link);
+    cpu_.use(link);
   }
   [[nodiscard]] bool is_idle() const { return in_flight_.empty(); }
   // False while the newest transfer is to make a second request, which depends on its first one. Whatever started before that would
@@ -101,6 +103,7 @@ class Channel {
   std::uint64_t encoded_ = 0;  // transfers
   TimeUs free_us_ = 0;         // when the last transfer ended
   TrafficMeter traffic_;
+  CpuMeter cpu_{{{model::DaemonThread::kLink, 0, CLOCK_THREAD_CPUTIME_ID}}};
 };
 
 }  // namespace deft::daemon

@@ -1,4 +1,4 @@
-// What one request of an encoded transfer carries: encodings of one codec, or gradients that travel as they are.
+// The content of one request of an encoded transfer: encodings of one codec, or gradients that travel as they are.
 //
 //   auto piece = requantised_piece(work, coding, buffers);
 //   piece->encode();
@@ -57,8 +57,8 @@ struct CodedWork {
   // Gives the bytes of the encoding.
   [[nodiscard]] Result<std::size_t> encode(const compress::Codec& codec, const link::Range& range,
                                            std::span<std::byte> out) const;
-  // The residuals of `ranges` where the sum is not finite are again what they were before this node sent `sent`. Both have the elements
-  // of one range after the other. The values are still what this node brought.
+  // Restores the residuals of `ranges` where the sum is not finite: they become what they were before this node sent `sent`. `sums` and
+  // `sent` have the elements of one range after the other. The values are still what this node brought.
   void take_back_where_not_finite(const std::vector<link::Range>& ranges, std::span<const float> sums,
                                   std::span<const float> sent) const;
 };
@@ -66,10 +66,11 @@ struct CodedWork {
 class CodedPiece {
  public:
   CodedPiece(CodedWork work, BufferPool& buffers, std::size_t bytes)
-      : work_(std::move(work)), pool_(buffers), bytes_(bytes), buffer_(buffers.take(bytes)) {}
+      : work_(std::move(work)), pool_(buffers), bytes_(bytes) {}
   virtual ~CodedPiece() {
     pool_.give_back(std::move(buffer_));
     pool_.give_back(std::move(own_copy_));
+    pool_.give_back(std::move(room_));
   }
   CodedPiece(const CodedPiece&) = delete;
   CodedPiece& operator=(const CodedPiece&) = delete;
@@ -84,7 +85,9 @@ class CodedPiece {
   // What this node brings.
   [[nodiscard]] virtual std::span<std::byte> brought() { return memory(); }
   [[nodiscard]] virtual std::span<std::byte> brought_second() { return {}; }  // the end of brought()
-  // Whether decode() has to know what this node has sent, which the sum replaces.
+  // encode() has found that the arena is the message: the link works on it, and no residual was taken.
+  [[nodiscard]] virtual bool is_in_place() const { return false; }
+  // True if decode() has to know what this node has sent, which the sum replaces.
   [[nodiscard]] virtual bool needs_what_was_sent() const = 0;
   // A copy of what this node brings, which outlives the piece.
   void sent(std::span<const std::byte> copy) { sent_ = copy; }
@@ -97,14 +100,23 @@ class CodedPiece {
 
  protected:
   [[nodiscard]] const CodedWork& work() const { return work_; }
-  [[nodiscard]] std::span<std::byte> memory() { return std::span(buffer_).first(bytes_); }
+  // Taken with the first call.
+  [[nodiscard]] std::span<std::byte> memory() {
+    if (buffer_.size() < bytes_) buffer_ = pool_.take(bytes_);
+    return std::span(buffer_).first(bytes_);
+  }
+  // More memory, with any content, until the next call.
+  [[nodiscard]] std::span<float> room(std::size_t floats) {
+    if (room_.size() < floats * sizeof(float)) room_ = pool_.take(floats * sizeof(float));
+    return {reinterpret_cast<float*>(room_.data()), floats};
+  }
   [[nodiscard]] std::span<const std::byte> what_was_sent() const { return sent_; }  // empty: nobody has kept it
 
  private:
   const CodedWork work_;
   BufferPool& pool_;
   const std::size_t bytes_;
-  std::vector<std::byte> buffer_, own_copy_;
+  std::vector<std::byte> buffer_, own_copy_, room_;
   std::span<const std::byte> sent_;
 };
 
@@ -122,7 +134,7 @@ std::unique_ptr<CodedPiece> requantised_piece(const CodedWork& work, const Codin
 std::unique_ptr<CodedPiece> sparse_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers);
 // Factors of matrices, summed as float32.
 std::unique_ptr<CodedPiece> low_rank_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers);
-// What travels as it is, without and with residuals.
+// What travels as it is, without and with residuals, in the order of the arena.
 std::unique_ptr<CodedPiece> exact_piece(const CodedWork& work, BufferPool& buffers);
 
 }  // namespace deft::daemon

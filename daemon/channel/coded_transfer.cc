@@ -108,6 +108,7 @@ void CodedTransfer::keep(ReplayBuffer& kept) {
     at = std::ranges::copy(own, at).out;
   }
   kept.filled = true;
+  kept.took_residuals = std::ranges::none_of(pieces_, [](const auto& piece) { return piece->is_in_place(); });
   kept_ = &kept;
 }
 
@@ -123,7 +124,7 @@ Result<void> CodedTransfer::restore(ReplayBuffer& kept) {
   for (const auto& piece : pieces_) {
     const std::span<std::byte> own = piece->brought();
     std::memcpy(own.data(), at, own.size());
-    piece->sent({at, own.size()});
+    if (kept.took_residuals) piece->sent({at, own.size()});  // else there is nothing to give back
     at += own.size();
   }
   kept_ = &kept;

@@ -13,6 +13,8 @@
 // Each codec of the transfer makes one request. Its law of summation (core/compress/codec.h) says which one:
 // - requantised and voted: an all-reduce of blocks. The owner of a block decodes the blocks of all nodes, adds them and
 //   encodes the sum. What this second encoding leaves out goes into the owner's own residuals: sums are linear.
+// - requantised between two nodes: each node gets the blocks of the other one, decodes both and adds them. Nothing is encoded twice, and
+//   as many bytes travel as in an all-reduce.
 // - sparse: an all-gather. Every node decodes and adds the encodings of all nodes, in their order. At so many nodes that this is more
 //   than float32 would be, an all-reduce of what the encodings hold.
 // - low-rank: an all-reduce of one factor of each matrix, as float32. All nodes have the other one (ACP-SGD), or a second all-reduce,
@@ -46,7 +48,7 @@
 
 namespace deft::daemon {
 
-// Whether the loss of this encoded transfer of a link is measured, which takes a pass over its data: the first one, and one of 16. They
+// True if the loss of this encoded transfer of a link is measured, which takes a pass over its data: the first one, and one of 16. They
 // keep no time, because steps have the same transfers in the same order.
 constexpr bool is_measured(std::uint64_t number) { return number == 0 || compress::mix64(number) % 16 == 0; }
 

@@ -38,7 +38,7 @@ class LinkDriver {
   // The local worker `worker` has run one record of launch `token`. kViolation if it was not told to.
   virtual Result<void> answered(std::size_t worker, std::uint64_t token) = 0;
 
-  // Whether the daemon owns the link. Only then another link can take its place (see link_queue.h).
+  // True if the daemon owns the link. Only then another link can take its place (see link_queue.h).
   [[nodiscard]] virtual bool runs_in_daemon() const = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <new>
 
 namespace deft::daemon {
@@ -30,7 +31,35 @@ Residuals::Use Residuals::use(std::size_t first, std::size_t count) {
   freed_.wait(lock, [&] {
     return std::ranges::none_of(used_, [&](const link::Range& range) { return overlap(range, wanted); });
   });
+  mark(first, first + count);
   return {*this, used_.insert(used_.end(), wanted)};
+}
+
+bool Residuals::may_hold(std::size_t first, std::size_t count) {
+  const std::lock_guard lock(mutex_);
+  const auto behind = held_.lower_bound(first + count);
+  return behind != held_.begin() && std::prev(behind)->second > first;
+}
+
+void Residuals::mark(std::size_t begin, std::size_t end) {
+  auto at = held_.upper_bound(begin);
+  if (at != held_.begin() && std::prev(at)->second >= begin) --at, begin = at->first;
+  while (at != held_.end() && at->first <= end) {
+    end = std::max(end, at->second);
+    at = held_.erase(at);
+  }
+  held_.emplace(begin, end);
+}
+
+void Residuals::unmark(std::size_t begin, std::size_t end) {
+  auto at = held_.upper_bound(begin);
+  if (at != held_.begin() && std::prev(at)->second > begin) --at;
+  while (at != held_.end() && at->first < end) {
+    const auto [first, last] = *at;
+    at = held_.erase(at);
+    if (first < begin) held_.emplace(first, begin);
+    if (last > end) held_.emplace(end, last);
+  }
 }
 
 Residuals::Use::~Use() {
@@ -39,6 +68,11 @@ Residuals::Use::~Use() {
     owner_.used_.erase(range_);
   }
   owner_.freed_.notify_all();
+}
+
+void Residuals::Use::settled() {
+  const std::lock_guard lock(owner_.mutex_);
+  owner_.unmark(range_->first, range_->first + range_->count);
 }
 
 std::span<float> Residuals::Use::values() const { return {owner_.values_.get() + range_->first, range_->count}; }

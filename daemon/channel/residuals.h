@@ -1,11 +1,13 @@
-// What encodings left out of a group's gradients on this node. It is added to the next gradient of the same bytes (error
+// Keeps what encodings left out of a group's gradients on this node, and adds it to the next gradient of the same bytes (error
 // feedback), so that nothing is lost for good.
 //
 //   Residuals residuals(elements);                     // zero
 //   {
-//     const auto use = residuals.use(first, count);    // waits while another thread uses any of these elements
+//     auto use = residuals.use(first, count);          // waits while another thread uses any of these elements
 //     encode(values, use.values());
+//     use.settled();                                   // if all of them are zero again
 //   }                                                  // others may use them again
+//   if (residuals.may_hold(first, count)) ...          // one of them may be other than zero
 //
 // Residuals belong to places in the arena: they outlive buckets, plans, codecs and links. Transfers of two generations may
 // be under way for the same bytes on two links. Each takes and leaves residuals while it alone uses them, so the sum of
@@ -18,6 +20,7 @@
 #include <cstdlib>
 #include <limits>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -37,6 +40,7 @@ class Residuals {
     Use& operator=(Use&&) = delete;
     ~Use();
     [[nodiscard]] std::span<float> values() const;
+    void settled();
 
    private:
     friend class Residuals;
@@ -46,8 +50,13 @@ class Residuals {
   };
   // Elements from `first` on, within the slot. A thread has one use at a time.
   [[nodiscard]] Use use(std::size_t first, std::size_t count);
+  // Whether they have been used since they were zero. Another thread may use them at any time.
+  [[nodiscard]] bool may_hold(std::size_t first, std::size_t count);
 
  private:
+  void mark(std::size_t begin, std::size_t end);
+  void unmark(std::size_t begin, std::size_t end);
+
   struct Freed {
     void operator()(float* memory) const { std::free(memory); }
   };
@@ -55,6 +64,7 @@ class Residuals {
   std::mutex mutex_;
   std::condition_variable freed_;
   std::list<link::Range> used_;
+  std::map<std::size_t, std::size_t> held_;  // begin and end of ranges that may hold something; they do not touch
 };
 
 // The residual before this transfer: `residual` with `sent`, the encoding that this node sent, and without `brought`, this node's gradient.

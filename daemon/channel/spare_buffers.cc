@@ -37,7 +37,7 @@ void SpareBuffers::give(std::shared_ptr<ReplayBuffer> buffer) {
   if (by_size_.size() > kMost) remove(by_size_.begin());
 }
 
-// Between two steps nothing is in use for a while, and the next step wants the buffers again.
+// The limit falls slowly, because no buffer is in use between two steps, and the next step wants them again.
 void SpareBuffers::trim(std::size_t used_bytes) {
   used_of_late_ = std::max(used_bytes, used_of_late_ - used_of_late_ / 16);
   while (bytes_ > std::max(kAlwaysBytes, used_of_late_)) remove(std::prev(by_size_.end()));

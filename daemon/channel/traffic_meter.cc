@@ -13,6 +13,8 @@ link::PeerTraffic less(link::PeerTraffic now, const link::PeerTraffic& before) {
   now.sent_bytes -= std::min(now.sent_bytes, before.sent_bytes);
   now.busy_us -= std::min(now.busy_us, before.busy_us);
   now.resent -= std::min(now.resent, before.resent);
+  now.pushed_bytes -= std::min(now.pushed_bytes, before.pushed_bytes);  // a new connection begins anew
+  now.pushing_us -= std::min(now.pushing_us, before.pushing_us);
   return now;
 }
 

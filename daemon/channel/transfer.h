@@ -13,6 +13,7 @@
 #include "core/ipc/messages.h"
 #include "core/link/traffic.h"
 #include "core/model/buckets.h"
+#include "core/model/daemon_thread.h"
 #include "core/model/dtype.h"
 #include "core/shm/segment.h"
 #include "core/trace/record.h"
@@ -33,7 +34,7 @@ struct ReplayBuffer {
     return data.get();
   }
   // Before another launch takes it.
-  void clear() { bytes = 0, filled = is_decoded = has_second = false; }
+  void clear() { bytes = 0, filled = is_decoded = has_second = took_residuals = false; }
 
   // all-reduce and reduce-scatter: the sum over the local workers; its all-gather: the share of this node; broadcast: the root's
   // data; all-gather: this node's block
@@ -41,8 +42,9 @@ struct ReplayBuffer {
   std::size_t capacity = 0;
   std::size_t bytes = 0;
   bool filled = false;
-  bool is_decoded = false;  // an encoded transfer's result is in the arena, and its residuals are booked
-  bool has_second = false;  // of an encoded transfer: also the content of its second requests, see coded_transfer.h
+  bool is_decoded = false;      // an encoded transfer's result is in the arena, and its residuals are booked
+  bool took_residuals = false;  // of an encoded transfer: what is kept may have residuals in it
+  bool has_second = false;      // of an encoded transfer: also the content of its second requests, see coded_transfer.h
 };
 
 // A collective over the buffers of this node's workers and over the other nodes.
@@ -74,6 +76,17 @@ struct StageSpan {
   TimeUs end_us = 0;
 };
 
+// Processor time that threads of the daemon have used between two moments.
+struct ThreadTime {
+  model::DaemonThread thread{};
+  std::uint16_t number = 0;
+  TimeUs cpu_us = 0;
+};
+struct CpuTimes {
+  TimeUs since_us = 0, until_us = 0;
+  std::vector<ThreadTime> threads = {};
+};
+
 struct TransferDone {
   std::uint64_t token = 0;
   Result<void> result;
@@ -87,6 +100,7 @@ struct TransferDone {
   // Now and then: the bytes that the link has carried in [traffic_since_us, now], by peer.
   std::vector<link::PeerTraffic> traffic = {};
   TimeUs traffic_since_us = 0;
+  CpuTimes cpu = {};          // now and then: of the link's threads
   CodecLoss codec_loss = {};  // now and then: of codecs with error feedback
 };
 

@@ -10,6 +10,7 @@
 #include <boost/beast/http.hpp>
 #include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <thread>
 #include <utility>
@@ -26,7 +27,7 @@ using boost::system::error_code;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after an error such as EMFILE
 constexpr int kNice = 10;                                      // training goes first
 
-// Whether a browser may have sent this: a page that makes its own name point here sends that name.
+// True if a browser may have sent this: a page that makes its own name point here sends that name.
 bool names_loopback(beast::string_view host) {
   std::string name(host);
   if (name.starts_with('[')) {
@@ -125,9 +126,26 @@ Error cannot_listen(const std::string& address, const error_code& error) {
 
 }  // namespace
 
+// Says whether the acceptor waits for a client. The callback owns it, so it also ends if asio drops the callback: for lack of memory it
+// cannot give a client that has come.
+class Accepting {
+ public:
+  explicit Accepting(bool& flag) : flag_(&flag) { flag = true; }
+  Accepting(Accepting&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
+  Accepting& operator=(Accepting&&) = delete;
+  ~Accepting() { end(); }
+  void end() {
+    if (flag_ != nullptr) *flag_ = false;
+    flag_ = nullptr;
+  }
+
+ private:
+  bool* flag_;
+};
+
 class HttpServer::Impl {
  public:
-  Impl() : acceptor_(context_), pause_(context_) {}
+  Impl() : acceptor_(context_), pause_(context_), lasting_(context_.get_executor()) {}
   ~Impl() { stop(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -163,24 +181,26 @@ class HttpServer::Impl {
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
     while (!context_.stopped()) {
       try {
-        if (!accepting_) accept();
+        accept();
         context_.run();
-      } catch (const std::exception& failure) {  // no memory: this request ends, the next one may find some
-        LOG_EVERY_N(ERROR, 100) << "a request for metrics failed: " << failure.what();
+      } catch (const std::exception&) {  // no memory: this request ends, the next one may find some
+        ++failures_;                     // to log it takes memory, too
+        if (!accepting_) std::this_thread::sleep_for(kAcceptPause);
       }
     }
   }
 
   void accept() {
-    accepting_ = true;
-    acceptor_.async_accept([this](error_code error, tcp::socket socket) {
-      accepting_ = false;
+    if (accepting_) return;
+    acceptor_.async_accept([this, accepting = Accepting(accepting_)](error_code error, tcp::socket socket) mutable {
+      accepting.end();
       if (error) {
         pause_.expires_after(kAcceptPause);
         return pause_.async_wait([this](error_code) { accept(); });
       }
       accept();  // before take(), which may throw
       take(std::move(socket));
+      tell_failures();
     });
   }
 
@@ -195,13 +215,22 @@ class HttpServer::Impl {
     connection->start();
   }
 
+  // Once there is memory again.
+  void tell_failures() {
+    if (failures_ == 0) return;
+    LOG(ERROR) << failures_ << " requests for metrics failed for lack of memory";
+    failures_ = 0;
+  }
+
   Site site_;
   bool loopback_ = true;
   bool accepting_ = false;
+  std::uint64_t failures_ = 0;
   std::deque<std::weak_ptr<Connection>> connections_;  // the oldest first
   asio::io_context context_;
   tcp::acceptor acceptor_;
   asio::steady_timer pause_;
+  asio::executor_work_guard<asio::io_context::executor_type> lasting_;  // the context stops by stop() alone
   std::thread thread_;
 };
 

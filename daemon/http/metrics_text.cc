@@ -115,7 +115,7 @@ constexpr std::array kFamilies = {
     Family{"deft_link_replayed_parts_total", kCounter, kLink, "/run_again", 1, "Those that were run again because the link was lost."},
     Family{"deft_link_bytes_total", kCounter, kLink, "/bytes", 1, "Data that were reduced."},
     Family{"deft_link_wire_bytes_total", kCounter, kLink, "/wire_bytes", 1, "What they were encoded to. By deft_link_bytes_total: the ratio of the codec."},
-    Family{"deft_link_codec_error", kGauge, kLink, "/codec_error", 1, "What encodings left out, by what they were given (squares): measured now and then on this node. Codecs with error feedback only."},
+    Family{"deft_link_codec_error", kGauge, kLink, "/codec_error", 1, "The square of what encodings left out, over the square of their input: measured now and then on this node. Codecs with error feedback only."},
     Family{"deft_link_busy_seconds_total", kCounter, kLink, "/busy_us", kUs, "Time in which the link worked."},
     Family{"deft_link_retransmits_total", kCounter, kLink, "/connections/resent_packets", 1, "Packets that this node's kernel sent again: gloo and ps. The sockets of other links are not in the daemon."},
     Family{"deft_link_acknowledged_bytes_total", kCounter, kLink, "/connections/sent_bytes", 1, "What the kernels of other nodes have acknowledged: gloo."},

@@ -36,7 +36,7 @@ class CollectiveCoordinator {
   // Node `node` asks. A node that asks again before all have asked replaces its request.
   std::optional<Ready> ask(std::size_t node, wire::CollectiveReady request, TimeUs now_us);
 
-  // As LateNodes::watch() does.
+  // See LateNodes::watch().
   [[nodiscard]] std::vector<LateNodes::Owed> watch(TimeUs now_us,
                                                    const std::function<bool(std::size_t node)>& is_gone) {
     return late_.watch(now_us, is_gone);

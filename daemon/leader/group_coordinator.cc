@@ -195,7 +195,7 @@ void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings&
 
 }  // namespace
 
-// Of everything that must be the same on all nodes.
+// The hash covers everything that must be the same on all nodes.
 std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const wire::DeclareAgreed& agreed) {
   std::uint64_t hash = stable_hash({});
   const auto mix = [&hash](std::string_view text) { hash = stable_hash("\xff", stable_hash(text, hash)); };

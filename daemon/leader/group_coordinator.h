@@ -95,7 +95,7 @@ class GroupCoordinator {
     std::set<std::uint64_t>
         exact_steps;  // whose gradients take residuals along, because rank 0 asked for it: the newest ones
 
-    // Half an all-reduce has none: where launches are halves, nothing is encoded.
+    // False for half an all-reduce: if launches are halves, nothing is encoded, so there are no residuals.
     [[nodiscard]] bool takes_residuals(const model::UpdateSchedule& schedule, const sched::Launch& launch) const;
     [[nodiscard]] std::uint64_t link_bytes(const sched::Launch& launch) const;
   } codecs_;

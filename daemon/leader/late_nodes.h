@@ -1,4 +1,4 @@
-// Which nodes have not done what others wait for: to ask for a collective, or to declare a group.
+// Finds nodes that have not done what others wait for: to ask for a collective, or to declare a group.
 //
 //   LateNodes late(timing, "asked for");
 //   late.came("loss", node, nodes, now_us);          // the first node's begins the wait

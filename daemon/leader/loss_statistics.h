@@ -1,13 +1,13 @@
-// What a group's workers tell of their gradients and of the loss, and the walk (preserve/walk.h) that a plan is judged by.
+// Collects what a group's workers measure of gradients and loss, and makes the walk (preserve/walk.h) by which a plan is judged.
 //
 //   LossStatistics statistics(world, nodes);
 //   statistics.take(node, told, updates_per_step);   // each time that a node sends some
 //   auto walk = statistics.walk(Doubt::kNone);       // an error says why there is none yet
 //
-// The statistics are those of preserve/trend.h, each with its standard error. An update gains what the loss really loses by
-// an update, where the published model takes eta |G|^2. That gain scatters by as large a share of itself as |G|^2 does by
-// noise in the direction of G, which is the most that it can. |G|^2 itself decides whether staleness can be borne.
-// They begin after the first fast fall of the loss (preserve/loss_watch.h). Only has_risen() and rise() look at all samples.
+// The statistics are those of preserve/trend.h, each with its standard error. The gain of an update is the measured fall of the
+// loss, while the published model takes eta |G|^2. The relative error of the gain is taken to be that of |G|^2 if all noise lies
+// in the direction of G. It cannot be larger. |G|^2 itself decides whether training tolerates staleness.
+// The statistics begin after the first fast fall of the loss (preserve/loss_watch.h). Only has_risen() and rise() look at all samples.
 // Reactor thread.
 #pragma once
 
@@ -32,7 +32,7 @@ class LossStatistics {
  public:
   LossStatistics(std::uint32_t world, std::size_t nodes) : world_(world), newest_(nodes) {}
 
-  // What makes no sense is counted and left out. `updates_per_step`: of the plan in force.
+  // Values that make no sense are counted and left out. `updates_per_step` is that of the plan in force.
   void take(std::size_t node, const wire::GradientStatistics& told, double updates_per_step);
 
   [[nodiscard]] Result<preserve::Walk> walk(Doubt doubt) const;

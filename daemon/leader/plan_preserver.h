@@ -44,14 +44,14 @@ class PlanPreserver final : public plan::ConvergenceGuard {
                 std::vector<std::string> codecs = {})
       : epsilon_(epsilon), patience_us_(patience_us), statistics_(world, nodes), trials_(std::move(codecs)) {}
 
-  // What makes no sense is counted and left out.
+  // Values that make no sense are counted and left out.
   void take(std::size_t node, const wire::GradientStatistics& statistics);
 
   Choice prepare(const plan::PlanLimits& limits) override;
   void follow(const plan::GuardedPlan& chosen) override;
   plan::ReplanReason reconsider(const model::Plan& in_force) override;
 
-  // What a decision of this moment uses; null: nothing since the warm-up.
+  // The statistics that a decision of this moment uses. Null: there are none since the warm-up.
   [[nodiscard]] nlohmann::json statistics() const { return statistics_.json(); }
   [[nodiscard]] nlohmann::json status() const;
 

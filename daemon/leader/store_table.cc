@@ -19,7 +19,6 @@ Result<void> StoreTable::set(wire::StoreSet message) {
   if (waiting.empty()) return {};
   waits_ -= waiting.mapped().size();
   for (const auto& request : waiting.mapped()) {
-    ++requests_visited_;
     if (--request->missing > 0) continue;
     if (auto ok = serve(request); !ok) return ok;  // a key that was there may have been taken away
   }

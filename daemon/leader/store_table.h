@@ -8,7 +8,6 @@
 // Not thread-safe.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,9 +35,6 @@ class StoreTable {
   Result<void> set(wire::StoreSet message);
   Result<void> get(const Peer& from, wire::StoreGet message);
 
-  // How many requests all sets have looked at so far: their cost, beside one look-up of a key each.
-  [[nodiscard]] std::uint64_t requests_visited() const { return requests_visited_; }
-
  private:
   struct Request {
     Peer from;
@@ -55,7 +51,6 @@ class StoreTable {
   std::unordered_map<std::string, std::vector<std::byte>> values_;
   std::unordered_map<std::string, std::vector<std::shared_ptr<Request>>> waiting_;  // by the missing key
   std::size_t bytes_ = 0, waits_ = 0;
-  std::uint64_t requests_visited_ = 0;
 };
 
 }  // namespace deft::daemon

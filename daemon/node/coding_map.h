@@ -1,12 +1,12 @@
-// Which bytes of a group's arena are encoded for the wire, and by which codec.
+// Tells which bytes of a group's arena are encoded for the wire, and by which codec.
 //
 //   auto own = own_codecs(specs);                                             // an error: no such codec
 //   CodingMap map(specs, layout, {job_codecs, *own}, min_bytes, job_key);      // when the group is declared
 //   launch.codings = map.codings_of(offset, bytes, generation, codec);        // once a launch, in the leader's order
 //
 // The launch names the codec of all tensors, unless a tensor has its own. Tensors that no codec may encode (model::is_encodable)
-// travel as they are. Large tensors begin and end on whole blocks
-// of the arena, and so do parts of a bucket that begins there (model::kPartAlignBytes). So a block holds the same elements
+// travel as they are. Large tensors begin and end on whole blocks of the arena. So do parts of a bucket that begins on a whole block
+// (model::kPartAlignBytes). So a block holds the same elements,
 // whatever the plan. A low-rank codec encodes the whole rows of a matrix that lie in the launch, if that saves bytes, and the rest
 // of the matrix travels as it is. All nodes compute the same map.
 //
@@ -46,12 +46,12 @@ class CodingMap {
   CodingMap(std::span<const model::TensorSpec> specs, const model::ArenaLayout& layout, GroupCodecs codecs,
             std::uint64_t min_bytes, std::uint64_t job_key);
 
-  // Bytes [offset, offset + bytes) of a slot, which lie in one region, encoded by `codec` of the list, or by none if it is
-  // model::kWithResiduals. Null: they travel as they
-  // are. Called for all launches in their order, which is the same on all nodes.
+  // The codings of bytes [offset, offset + bytes) of a slot, which lie in one region. `codec` is one of the list, or
+  // model::kWithResiduals, which encodes nothing. Null: the bytes travel as they are. It is called for all launches in their order,
+  // which is the same on all nodes.
   [[nodiscard]] std::shared_ptr<const Codings> codings_of(std::uint64_t offset, std::uint64_t bytes,
                                                           std::uint64_t generation, model::CodecIndex codec);
-  // Of a slot, without padding: what may be encoded.
+  // The bytes of a slot that may be encoded, without padding.
   [[nodiscard]] std::uint64_t coded_bytes() const { return coded_bytes_; }
   [[nodiscard]] std::size_t codecs() const { return codecs_.size(); }
 

@@ -56,7 +56,7 @@ class Gradients {
  public:
   Gradients(std::vector<model::TensorSpec> specs, model::ArenaLayout layout, std::size_t workers);
 
-  // As BucketMap has it.
+  // See BucketMap::set_buckets().
   Result<void> set_buckets(std::vector<model::Bucket> buckets) { return map_.set_buckets(std::move(buckets)); }
 
   // Worker `worker` hands in `tensors` of `generation` in `slot`. Gives the buckets that became ready. kViolation for a

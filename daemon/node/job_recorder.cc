@@ -45,6 +45,15 @@ trace::PolicyTrace traced_policy(const GroupPolicy& policy) {
           .reason = static_cast<std::uint8_t>(change.why)};
 }
 
+void record_cpu(trace::Recorder& recorder, const CpuTimes& times, std::size_t link) {
+  for (const ThreadTime& thread : times.threads)
+    recorder.add({times.since_us, times.until_us,
+                  trace::CpuTrace{.cpu_us = static_cast<std::uint64_t>(thread.cpu_us),
+                                  .thread = static_cast<std::uint16_t>(thread.thread),
+                                  .link = static_cast<std::uint16_t>(link),
+                                  .number = thread.number}});
+}
+
 Result<void> check_owner(const JobIdentity& job) {
   if (::geteuid() == job.uid) return {};
   return fail(ErrorKind::kUnavailable, "a trace is wanted, and this node's daemon belongs to another user",
@@ -138,8 +147,8 @@ void JobRecorder::end(bool clean) {
 }
 
 void JobRecorder::stalled(TimeUs now_us) {
-  if (stall_dumped_us_ != 0 && now_us - stall_dumped_us_ < kStallDumpsUs) return;
-  stall_dumped_us_ = now_us;
+  if (dumps_.stall_us != 0 && now_us - dumps_.stall_us < kStallDumpsUs) return;
+  dumps_.stall_us = now_us;
   static_cast<void>(dump("the job is stalled"));
 }
 
@@ -176,11 +185,11 @@ Result<std::string> JobRecorder::stop() {
 
 Result<std::string> JobRecorder::dump(const std::string& reason) {
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
-  if (dump_ && !dump_->ended()) return dump_->path();
+  if (dumps_.newest && !dumps_.newest->ended()) return dumps_.newest->path();
   for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
-  dump_ = std::make_unique<RingDump>(RingDump::Content{recorder_, header(), groups_, members_.identity().uid},
-                                     place_.state_folder, reason);
-  return dump_->path();
+  dumps_.newest = std::make_unique<RingDump>(RingDump::Content{recorder_, header(), groups_, members_.identity().uid},
+                                             place_.state_folder, reason);
+  return dumps_.newest->path();
 }
 
 void JobRecorder::declared(std::uint32_t id, const std::string& name, const Gradients& gradients) {
@@ -297,7 +306,11 @@ void JobRecorder::transferred(std::size_t link, const TransferDone& done, TimeUs
                                         .resent = peer.resent,
                                         .rtt_us = peer.rtt_us,
                                         .link = static_cast<std::uint16_t>(link),
-                                        .is_server = static_cast<std::uint16_t>(peer.is_server)}});
+                                        .is_server = static_cast<std::uint16_t>(peer.is_server),
+                                        .pushed_kb = static_cast<std::uint32_t>(peer.pushed_bytes / 1024),
+                                        .pushing_us = static_cast<std::uint32_t>(peer.pushing_us)}});
+  record_cpu(*recorder_, done.cpu, link);
+  record_cpu(*recorder_, cpu_.measure(now_us), 0);
 }
 
 void JobRecorder::clock_answered(TimeUs asked_us, TimeUs leader_us, TimeUs now_us) {

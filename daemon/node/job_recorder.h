@@ -26,6 +26,7 @@
 #include "core/shm/record.h"
 #include "core/trace/recorder.h"
 #include "core/trace/trace_stream.h"
+#include "daemon/channel/cpu_meter.h"
 #include "daemon/channel/transfer.h"
 #include "daemon/leader/scheduler_port.h"
 #include "daemon/node/gradients.h"
@@ -60,7 +61,7 @@ class JobRecorder {
   // The job has ended: files are finished in the background, until finished().
   void end(bool clean);
   [[nodiscard]] bool finished() const {
-    return std::ranges::all_of(streams_, &trace::TraceStream::ended) && (!dump_ || dump_->ended());
+    return std::ranges::all_of(streams_, &trace::TraceStream::ended) && (!dumps_.newest || dumps_.newest->ended());
   }
 
   // The path of the file that is or was written. kInvalid or kUnavailable: it cannot be.
@@ -114,8 +115,13 @@ class JobRecorder {
   Steps steps_;
   std::vector<std::unique_ptr<trace::TraceStream>> streams_;  // the newest last; the others finish their files
   Writing writing_;
-  std::unique_ptr<RingDump> dump_;  // the newest
-  TimeUs stall_dumped_us_ = 0;
+  struct Dumps {
+    std::unique_ptr<RingDump> newest = {};
+    TimeUs stall_us = 0;  // when the newest one of a stall began
+  };
+  Dumps dumps_;
+  CpuMeter cpu_{{{model::DaemonThread::kReactor, 0, CLOCK_THREAD_CPUTIME_ID},
+                 {model::DaemonThread::kAll, 0, CLOCK_PROCESS_CPUTIME_ID}}};
 };
 
 }  // namespace deft::daemon

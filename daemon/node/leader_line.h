@@ -40,7 +40,7 @@ class LeaderLine final : public LeaderPort, private LeaderHost {
 
   void send(wire::ToLeader message) override;
 
-  // Whether a message of another daemon is for this job: from its leader, or from a node to the leader here.
+  // True if a message of another daemon is for this job: from its leader, or from a node to the leader here.
   [[nodiscard]] bool accepts(const Peer& from, const wire::Received& received) const;
   [[nodiscard]] bool is_leader(const Peer& from) const { return !peer_.empty() && from == peer_; }
   [[nodiscard]] Leader* leader() const { return leader_.get(); }  // null: it is on another node

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/link/address.h"
 #include "core/link/backends.h"
 #include "daemon/base/log_lines.h"
 #include "daemon/base/user_threads.h"
@@ -12,13 +13,7 @@
 namespace deft::daemon {
 namespace {
 
-std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
-
-bool is_loopback(const std::string& host) {
-  return host.starts_with("127.") || host == "localhost" || host == "[::1]" || host == "::1";
-}
-
-// Of a link's keys in the job's store.
+// The prefix of a link's keys in the job's store.
 std::string prefix_of(const std::string& job, const View& view, std::uint32_t link, std::uint32_t epoch) {
   const std::string prefix = job + "/" + std::to_string(view.epoch()) + "/" + std::to_string(link);
   return epoch == 0 ? prefix : prefix + "/" + std::to_string(epoch);
@@ -40,7 +35,7 @@ DaemonDriver::Open opener(const DriverRequest& request, const LinkSurroundings& 
   return [spec = request.spec, group] { return link::open_link(spec, group); };
 }
 
-// Of a link that the daemon runs, about.
+// About as many descriptors as a link takes that the daemon runs.
 std::uint64_t descriptors_of(const DriverRequest& request, const LinkSurroundings& around) {
   const link::Backend* const backend = link::find_backend(request.spec.backend);
   if (backend == nullptr) return 0;  // local
@@ -118,7 +113,7 @@ LinkChoice choose_links(const Membership& members, const std::string& host, bool
     return backend.runs_in_worker && wanted.find(backend.name) != std::string::npos;
   });
   if (members.identity().world == 1 || (alone && !in_workers)) return {{{"local", "", ""}}, std::nullopt};
-  const bool is_one_machine = alone || is_loopback(host_of(members.identity().leader));
+  const bool is_one_machine = alone || link::is_loopback_address(members.identity().leader);
   auto specs = link::resolve_links(wanted, is_one_machine);
   if (!specs) return {{}, specs.error().in("links '" + wanted + "' on " + host)};
   LinkChoice choice;

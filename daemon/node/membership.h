@@ -60,7 +60,7 @@ class Membership {
 
   Membership(JobIdentity identity, JobSettings settings);
 
-  // Whether a worker may join: an error refuses this worker, and the job goes on. `wishes`: the settings it asked for.
+  // Checks if a worker may join. An error refuses this worker, and the job goes on. `wishes`: the settings it asked for.
   [[nodiscard]] Result<void> admit(const WorkerPort& worker, const JobSettings& wishes) const;
   // Takes an admitted worker. kMismatch if it contradicts the workers that are here: the job cannot run.
   Result<void> attach(WorkerPort& worker);

@@ -74,7 +74,7 @@ std::vector<KeptJob> kept_jobs(const fs::path& traces, const std::string& own) {
   return jobs;
 }
 
-// Whether the last of the jobs would be one too many within a minute for its user, who fails jobs in a loop perhaps.
+// True if the last of the jobs would be one too many within a minute for its user, who fails jobs in a loop perhaps.
 bool is_flood(const std::vector<KeptJob>& jobs) {
   const KeptJob& own = jobs.back();
   const auto is_recent = [&own](const KeptJob& job) {
@@ -113,7 +113,7 @@ Result<void> make_room(const trace::TraceFolder& traces, const trace::TraceFolde
                                          " traces kept within a minute");
 }
 
-// Of the answers of the leader's clock those that are not among the records.
+// The answers of the leader's clock that are not among the records.
 std::vector<trace::TraceRecord> without(const std::vector<trace::TraceRecord>& records,
                                         std::vector<trace::TraceRecord> clocks) {
   std::set<TimeUs> known;

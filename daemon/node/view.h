@@ -1,4 +1,4 @@
-// Who takes part in a job, seen from one node: immutable, and replaced as a whole when the membership changes.
+// Says who takes part in a job, seen from one node. A view is immutable, and is replaced as a whole if the membership changes.
 //
 //   auto view = View::make(epoch, world, joined, links);   // once the leader has told all nodes
 //   (*view)->node_of_rank()[7];  (*view)->nodes()[2].host;

@@ -2,24 +2,17 @@
 
 #include <glog/logging.h>
 
+#include "core/link/address.h"
 #include "core/link/curve/curve_key.h"
 
 namespace deft::daemon {
-namespace {
-
-bool is_on_loopback(const std::string& listen) {
-  const std::string host = listen.substr(0, listen.rfind(':'));
-  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
-}
-
-}  // namespace
 
 Result<void> check_exposure(const Config& config, const std::string& port) {
   if (const std::string readers = link::other_readers(config.text("secret_file")); !readers.empty())
     LOG(WARNING) << "the key in " << config.text("secret_file") << " can be read by " << readers
                  << ", who can join and disturb every job: chmod 0400, for the user who runs deftd";
   const std::string& listen = config.text("listen");
-  if (is_on_loopback(listen) || config.is_set("secret_file")) return {};
+  if (link::is_loopback_address(listen) || config.is_set("secret_file")) return {};
   const std::string what = "other machines reach the " + port + " " + listen + ", and no key guards it";
   if (config.text("insecure") != "on")
     return fail(

@@ -1,4 +1,4 @@
-// Whether a port may be opened as the options say: whoever reaches an unguarded port can disturb jobs.
+// Decides if a port may be opened as the options say. Whoever reaches an unguarded port can disturb jobs.
 #pragma once
 
 #include <string>

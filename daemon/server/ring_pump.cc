@@ -88,7 +88,7 @@ bool RingPump::drain(bool about_to_sleep) {
   return true;
 }
 
-// As much as the ring holds: a worker that goes on writing is not waited for.
+// Takes no more than the ring holds, so a worker that goes on writing is not waited for.
 void RingPump::take_rest() {
   for (std::size_t taken = 0; taken < rings_.submission_records().size() && !stopped_; taken += kRecordsARound)
     if (!drain(false)) return;

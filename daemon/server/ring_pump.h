@@ -22,7 +22,7 @@
 
 namespace deft::daemon {
 
-// Of all rings of this process, since it began. Any thread.
+// Counts of all rings since the process began. Any thread.
 struct RingCounts {
   std::uint64_t overflows = 0;  // completions that found their ring full
   std::uint64_t unread = 0;     // workers that were dropped because they read no completions
@@ -52,10 +52,9 @@ class RingPump {
   // The control segment, the daemon's doorbell and the worker's doorbell: what WELCOME passes.
   [[nodiscard]] std::array<int, 3> descriptors() const;
 
-  void complete(const shm::Record& record);                               // wakes the worker if it sleeps
-  void take_rest();                                                       // that the worker has written so far: it goes
-  void stop();                                                            // no event comes any more
-  [[nodiscard]] std::size_t waiting() const { return overflow_.size(); }  // completions beyond the ring
+  void complete(const shm::Record& record);  // wakes the worker if it sleeps
+  void take_rest();                          // takes what the worker has written so far, because it leaves
+  void stop();                               // no event comes any more
 
  private:
   struct Bells {

@@ -1,4 +1,4 @@
-// Between the messages of a job (messages.h) and the bytes that ControlPlane carries. The only code that knows protobuf.
+// Turns the messages of a job (messages.h) into the bytes that ControlPlane carries, and back. Only this code knows protobuf.
 //
 //   plane.send(peer, wire::encode({.job = name, .incarnation = incarnation}, wire::ToLeader(wire::LinksOpen{})));
 //
@@ -59,12 +59,12 @@ std::string joined_as_node(std::uint32_t node);
 // Tells a daemon of another version why its message was not taken. All versions understand it; it is never answered.
 std::string encode_refusal(const Header& header, const Error& error);
 
-// Whose a job is. Two jobs of one name are told apart by it.
+// The owner of a job. It tells two jobs of one name apart.
 struct JobOwner {
   std::uint32_t user = 0;
   std::string token;  // a secret that all workers of the job were given; empty: none was
 
-  // Whether workers of `other` belong to this job. Without a token the user must be the same.
+  // True if workers of `other` belong to this job. Without a token the user must be the same.
   [[nodiscard]] bool admits(const JobOwner& other) const;
 };
 
@@ -102,7 +102,7 @@ class NodeFacts {
   [[nodiscard]] virtual std::optional<Group> group(
       std::uint32_t id) const = 0;  // none: not declared by all local workers
   [[nodiscard]] virtual std::optional<AskedCollective> collective(const std::string& name) const = 0;
-  // Of a STORE_GET that awaits its answer; none: it ended before.
+  // How many keys a STORE_GET asked for that awaits its answer. Nothing: it has ended already.
   [[nodiscard]] virtual std::optional<std::size_t> keys_asked(std::uint64_t request) const = 0;
 };
 

@@ -16,7 +16,7 @@ Result<ToNode> decode(const proto::ToNode& message, const NodeFacts& facts);
 Error read_error(const proto::Failure& from, const Field& at, Checks& checks);
 std::vector<LinkAddress> read_links(const google::protobuf::RepeatedPtrField<proto::LinkAddress>& from, const Field& at,
                                     Checks& checks);
-// Between 1 and kMaxLocalSize ranks of this world, none twice.
+// Reads 1 to kMaxLocalSize ranks of this world, none of them twice.
 std::vector<std::uint32_t> read_ranks(const google::protobuf::RepeatedField<std::uint32_t>& from, std::uint32_t world,
                                       const Field& at, Checks& checks);
 Heartbeat read(const proto::Heartbeat& from);

@@ -1,4 +1,4 @@
-// What a node and its leader say of workers that live but keep others waiting: see stall_watchdog.h and late_nodes.h.
+// The messages about workers that live but keep others waiting: see stall_watchdog.h and late_nodes.h.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What `deft trace dump|start|stop` wants of every node of a running job. The leader sends it to all nodes (messages.h).
+// The order that `deft trace dump|start|stop` gives to every node of a running job. The leader sends it to all nodes (messages.h).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What happens to messages of daemons that speak another version of the protocol.
+// Refuses messages of daemons that speak another version of the protocol.
 //
 //   if (const auto error = gate.mismatch(received)) {        // the job that it is for hears of this error
 //     if (const auto answer = gate.answer(from, received)) plane.send(from, *answer);
@@ -22,7 +22,7 @@ class VersionGate {
  public:
   explicit VersionGate(std::string host) : host_(std::move(host)) {}
 
-  // Of a message of another version, or of a refusal: why, naming both versions.
+  // The error of a message of another version, or of a refusal. It names both versions.
   [[nodiscard]] std::optional<Error> mismatch(const wire::Received& received) const;
   // The refusal to send to the peer that such a message came from.
   std::optional<std::string> answer(const Peer& from, const wire::Received& received);

@@ -17,13 +17,28 @@ model::CodecCost price(const std::string& codec, std::size_t nodes, const std::v
 TEST(CodecPrices, ParameterServersTakeMoreOfAnEncodingFromThreeNodesOn) {
   const std::vector<std::string> links = {"gloo:eth0", "ps:a:70+b:70"};
   const double share = 258.0 / 1024;
-  const std::vector<std::pair<std::size_t, double>> expected = {{2, 0.252}, {4, 0.378}, {8, 0.345}, {16, 0.299}};
+  const std::vector<std::pair<std::size_t, double>> expected = {
+      {2, 0.252}, {3, 0.336}, {4, 0.378}, {8, 0.345}, {16, 0.299}};
   for (const auto& [nodes, of_servers] : expected) {
     const auto cost = price("int8", nodes, links);
     EXPECT_DOUBLE_EQ(cost.wire_share, share);
     EXPECT_DOUBLE_EQ(cost.share_on(0), share);
     EXPECT_NEAR(cost.share_on(1), of_servers, 1e-3) << nodes;
   }
+}
+
+// The sum is not encoded, but each of the two decodes both encodings. A vote is the owner's work on two nodes, too.
+TEST(CodecPrices, OnTwoNodesNobodyEncodesASum) {
+  const model::CodecCost alone{.wire_share = 0.25, .encode_us_per_byte = 1, .decode_us_per_byte = 1};
+  const auto price_of = [&](const std::string& codec, std::size_t nodes) {
+    return price_between_nodes(*make_codec(codec).value(), alone, nodes, {"gloo:eth0"});
+  };
+  for (const char* codec : {"int8", "bf16", "qsgd"}) {
+    EXPECT_DOUBLE_EQ(price_of(codec, 2).encode_us_per_byte, 1) << codec;
+    EXPECT_DOUBLE_EQ(price_of(codec, 2).decode_us_per_byte, 2) << codec;
+    EXPECT_DOUBLE_EQ(price_of(codec, 4).encode_us_per_byte, 1.25) << codec;
+  }
+  EXPECT_DOUBLE_EQ(price_of("signsgd", 2).encode_us_per_byte, 1.5);
 }
 
 TEST(CodecPrices, OtherLinksTakeTheEncoding) {

@@ -126,9 +126,9 @@ class Nodes {
     return {use.values().begin(), use.values().end()};
   }
   std::byte* code_of(std::size_t node, std::size_t request) { return nodes_[node].requests[request].data; }
-  // Of each node, in an all-gather.
+  // The bytes of each node in an all-gather.
   [[nodiscard]] std::size_t block_bytes() const { return nodes_[0].requests[0].block_bytes[0]; }
-  [[nodiscard]] bool is_gathered() const { return nodes_[0].requests[0].kind == link::WorkRequest::Kind::kAllGather; }
+  [[nodiscard]] link::WorkRequest::Kind kind() const { return nodes_[0].requests[0].kind; }
   void take_requests() {
     for (CodedNode& node : nodes_) node.requests = node.coded->requests();
   }
@@ -175,7 +175,7 @@ class Nodes {
           request.owner_stage(segment);
         else
           link::add(segment);
-        if (segment_blocks > 0)
+        if (segment_blocks > 0 && request.kind != link::WorkRequest::Kind::kReduceByAll)
           for (CodedNode& node : nodes_)
             if (&node != &nodes_[owner])
               std::memcpy(node.requests[index].data + at * element, request.data + at * element, count * element);

@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 #include <set>
+#include <span>
 
 #include "core/compress/registry.h"
 #include "tests/daemon/coded_nodes.h"
@@ -61,11 +62,12 @@ constexpr std::uint64_t kGenerations = 40;
 
 // Over all nodes: what was applied and what is left make what was brought, generation after generation.
 TEST_P(EveryCodec, LosesNothingForGood) {
-  for (const std::size_t segment : {0U, 1U, 3U}) {
-    Nodes nodes = nodes_of(3, kElements, matrices());
+  for (const auto& [count, segment] :
+       std::vector<std::pair<std::size_t, std::size_t>>{{3, 0}, {3, 1}, {3, 3}, {2, 1}}) {
+    Nodes nodes = nodes_of(count, kElements, matrices());
     std::vector<double> brought(kElements, 0), applied(kElements, 0);
     for (std::uint64_t generation = 0; generation < kGenerations; ++generation) {
-      for (std::size_t node = 0; node < 3; ++node) {
+      for (std::size_t node = 0; node < count; ++node) {
         fill(nodes.values(node), generation * 3 + node);
         for (std::size_t i = 0; i < kElements; ++i) brought[i] += static_cast<double>(nodes.values(node)[i]);
       }
@@ -76,7 +78,7 @@ TEST_P(EveryCodec, LosesNothingForGood) {
     for (std::size_t i = 0; i < kElements; ++i) {
       if (is_exact(i) || nodes.codec().traits().uses_feedback) {
         ASSERT_NEAR(applied[i] + left[i], brought[i], 2e-3)
-            << i << " of " << GetParam().codec << ", segments of " << segment;
+            << i << " of " << GetParam().codec << " on " << count << " nodes, segments of " << segment;
       }
       if (is_exact(i)) {
         ASSERT_EQ(left[i], 0);
@@ -86,71 +88,76 @@ TEST_P(EveryCodec, LosesNothingForGood) {
 }
 
 TEST_P(EveryCodec, HowItIsCutChangesNoBit) {
-  std::vector<std::vector<float>> results;
-  for (const std::size_t segment : {0U, 1U, 2U, 100U}) {
-    Nodes nodes = nodes_of(2, kElements, matrices());
-    for (std::uint64_t generation = 0; generation < 3; ++generation) {
-      for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), generation * 2 + node);
-      ASSERT_NO_FATAL_FAILURE(nodes.run(generation, segment));
+  for (const std::size_t count : {2U, 3U}) {
+    std::vector<std::vector<float>> results;
+    for (const std::size_t segment : {0U, 1U, 2U, 100U}) {
+      Nodes nodes = nodes_of(count, kElements, matrices());
+      for (std::uint64_t generation = 0; generation < 3; ++generation) {
+        for (std::size_t node = 0; node < count; ++node) fill(nodes.values(node), generation * count + node);
+        ASSERT_NO_FATAL_FAILURE(nodes.run(generation, segment));
+      }
+      results.push_back(nodes.values(0));
     }
-    results.push_back(nodes.values(0));
+    for (const auto& result : results)
+      EXPECT_EQ(std::memcmp(result.data(), results[0].data(), kElements * sizeof(float)), 0) << GetParam().codec;
   }
-  for (const auto& result : results)
-    EXPECT_EQ(std::memcmp(result.data(), results[0].data(), kElements * sizeof(float)), 0) << GetParam().codec;
 }
 
 // A link is lost after one node has the result. All replay, and what owners left out is booked once.
 TEST_P(EveryCodec, AReplayGivesTheSameBitsAndBooksNothingTwice) {
-  Nodes once = nodes_of(3, kElements, matrices()), again = nodes_of(3, kElements, matrices());
-  for (std::size_t node = 0; node < 3; ++node) {
-    fill(once.values(node), node);
-    again.values(node) = once.values(node);
-  }
-  ASSERT_NO_FATAL_FAILURE(once.run(5, 2));
+  for (const std::size_t count : {2U, 3U}) {
+    Nodes once = nodes_of(count, kElements, matrices()), again = nodes_of(count, kElements, matrices());
+    for (std::size_t node = 0; node < count; ++node) {
+      fill(once.values(node), node);
+      again.values(node) = once.values(node);
+    }
+    ASSERT_NO_FATAL_FAILURE(once.run(5, 2));
 
-  again.encode(5);
-  std::vector<ReplayBuffer> kept(3);
-  for (std::size_t node = 0; node < 3; ++node) again.coded(node).keep(kept[node]);
-  again.exchange(2);
-  ASSERT_TRUE(again.decode(0, true));  // node 0 is done; the others are not
-  const std::vector<float> of_node_0 = again.values(0);
-  for (std::size_t node = 0; node < 3; ++node) {
-    std::ranges::fill(again.values(node), -1.0F);
-    again.make(node, 5);
-    ASSERT_TRUE(again.coded(node).restore(kept[node]));
+    again.encode(5);
+    std::vector<ReplayBuffer> kept(count);
+    for (std::size_t node = 0; node < count; ++node) again.coded(node).keep(kept[node]);
+    again.exchange(2);
+    ASSERT_TRUE(again.decode(0, true));  // node 0 is done; the others are not
+    const std::vector<float> of_node_0 = again.values(0);
+    for (std::size_t node = 0; node < count; ++node) {
+      std::ranges::fill(again.values(node), -1.0F);
+      again.make(node, 5);
+      ASSERT_TRUE(again.coded(node).restore(kept[node]));
+    }
+    again.exchange(0);
+    for (std::size_t node = 0; node < count; ++node) ASSERT_TRUE(again.decode(node, node != 0));
+    EXPECT_EQ(of_node_0, once.values(0));
+    for (std::size_t node = 0; node < count; ++node) EXPECT_EQ(again.values(node), once.values(0)) << node;
+    EXPECT_EQ(again.all_residuals(), once.all_residuals());
   }
-  again.exchange(0);
-  for (std::size_t node = 0; node < 3; ++node) ASSERT_TRUE(again.decode(node, node != 0));
-  EXPECT_EQ(of_node_0, once.values(0));
-  for (std::size_t node = 0; node < 3; ++node) EXPECT_EQ(again.values(node), once.values(0)) << node;
-  EXPECT_EQ(again.all_residuals(), once.all_residuals());
 }
 
 // One node alone has an infinity. Where the sum is finite, it was applied, so the ledger holds there. Where it is not, every node's
 // residuals are as they were before, up to rounding.
 TEST_P(EveryCodec, AnInfinityIsSeenOnAllNodesAndLeavesTheirResidualsAsTheyWere) {
-  for (const bool replays : {false, true}) {
-    Nodes nodes = nodes_of(3, 4 * kBlock, {{0, 4 * kBlock}});
-    for (std::size_t node = 0; node < 3; ++node) fill(nodes.values(node), node);
+  for (const auto& [count, replays] :
+       std::vector<std::pair<std::size_t, bool>>{{2, false}, {2, true}, {3, false}, {3, true}}) {
+    Nodes nodes = nodes_of(count, 4 * kBlock, {{0, 4 * kBlock}});
+    for (std::size_t node = 0; node < count; ++node) fill(nodes.values(node), node);
     ASSERT_NO_FATAL_FAILURE(nodes.run(0, 1));
     std::vector<std::vector<float>> before;
-    for (std::size_t node = 0; node < 3; ++node) before.push_back(nodes.residuals(node));
+    for (std::size_t node = 0; node < count; ++node) before.push_back(nodes.residuals(node));
     const auto all_before = nodes.all_residuals();
     std::vector<double> brought(4 * kBlock, 0);
-    for (std::size_t node = 0; node < 3; ++node) fill(nodes.values(node), 10 + node);
+    for (std::size_t node = 0; node < count; ++node) fill(nodes.values(node), 10 + node);
     nodes.values(1)[300] = std::numeric_limits<float>::infinity();
-    for (std::size_t node = 0; node < 3; ++node)
+    for (std::size_t node = 0; node < count; ++node)
       for (std::size_t i = 0; i < brought.size(); ++i) brought[i] += static_cast<double>(nodes.values(node)[i]);
     nodes.encode(1);
-    std::vector<ReplayBuffer> kept(3);
-    for (std::size_t node = 0; node < 3; ++node)
+    std::vector<ReplayBuffer> kept(count);
+    for (std::size_t node = 0; node < count; ++node)
       replays ? nodes.coded(node).keep(kept[node]) : nodes.coded(node).keep_own();
     nodes.exchange(1);
     ASSERT_TRUE(nodes.decode());
     EXPECT_FALSE(std::isfinite(nodes.values(0)[300])) << GetParam().codec;
     const auto all_after = nodes.all_residuals();
     for (std::size_t i = 0; i < brought.size(); ++i) {
-      for (std::size_t node = 0; node < 3; ++node) {
+      for (std::size_t node = 0; node < count; ++node) {
         ASSERT_EQ(std::isfinite(nodes.values(node)[i]), std::isfinite(nodes.values(0)[i]));
         if (!std::isfinite(nodes.values(0)[i])) {
           ASSERT_NEAR(nodes.residuals(node)[i], before[node][i], 1e-5) << i;
@@ -190,8 +197,47 @@ TEST(CodedTransfer, SparseEncodingsAreGatheredUntilFloat32IsLess) {
     Nodes nodes(size, "topk/ratio=0.3", 8 * kBlock, {{0, 8 * kBlock}});  // 0.6 of the bytes, with the places
     nodes.encode(0);
     nodes.take_requests();
-    EXPECT_EQ(nodes.is_gathered(), size <= 3) << size;
+    EXPECT_EQ(nodes.kind() == link::WorkRequest::Kind::kAllGather, size <= 3) << size;
     EXPECT_LE(nodes.coded(0).wire_bytes(), 8 * kBlock * sizeof(float));
+  }
+}
+
+// Both nodes add the same two encodings: the sum is theirs, and nothing more is left out.
+TEST(CodedTransfer, ASumOfTwoNodesIsNotRoundedAgain) {
+  for (const char* name : {"int8", "int4", "int2", "efsignsgd", "qsgd", "bf16", "randk/ratio=0.5"}) {
+    Nodes nodes(2, name, 6 * kBlock, {{0, 6 * kBlock}});
+    std::vector<float> sums(6 * kBlock, 0.0F);
+    std::vector<std::vector<float>> left;
+    for (std::size_t node = 0; node < 2; ++node) {
+      fill(nodes.values(node), node);
+      std::vector<float> residual(sums.size());
+      std::vector<std::byte> code(nodes.codec().encoded_bytes(sums.size()));
+      const compress::Slice slice{7, 4, 0};
+      const auto used = nodes.codec().traits().uses_feedback
+                            ? nodes.codec().encode_with_feedback(slice, nodes.values(node), residual, code)
+                            : nodes.codec().encode(slice, nodes.values(node), code);
+      ASSERT_TRUE(used);
+      ASSERT_TRUE(nodes.codec().decode_add(slice, code, sums));
+      left.push_back(residual);
+    }
+    nodes.encode(4);
+    nodes.take_requests();
+    EXPECT_TRUE(nodes.kind() == link::WorkRequest::Kind::kReduceByAll) << name;
+    nodes.exchange(2);
+    ASSERT_TRUE(nodes.decode());
+    for (std::size_t node = 0; node < 2; ++node) {
+      EXPECT_EQ(nodes.values(node), sums) << name;
+      EXPECT_EQ(nodes.residuals(node), left[node]) << name;
+    }
+  }
+}
+
+TEST(CodedTransfer, OwnersCountVotesAndAddTheCodesOfManyNodes) {
+  for (const auto& [count, codec] : std::vector<std::pair<std::size_t, std::string>>{{2, "signsgd"}, {3, "int8"}}) {
+    Nodes nodes(count, codec, 2 * kBlock, {{0, 2 * kBlock}});
+    nodes.encode(0);
+    nodes.take_requests();
+    EXPECT_FALSE(nodes.kind() == link::WorkRequest::Kind::kReduceByAll) << codec;
   }
 }
 
@@ -239,17 +285,19 @@ TEST(CodedTransfer, TellsWhatEncodingsLeaveOutOfWhatTheyAreGiven) {
 }
 
 TEST(CodedTransfer, GarbageFromANodeIsAnErrorThatNamesIt) {
-  Nodes nodes(3, "int8", 6 * kBlock, {{0, 6 * kBlock}});
-  for (std::size_t node = 0; node < 3; ++node) fill(nodes.values(node), node);
-  nodes.encode(0);
-  nodes.take_requests();
-  const std::uint16_t scale = 0xBF80;  // of -1: no scale is negative
-  std::memcpy(nodes.code_of(2, 0), &scale, sizeof scale);
-  nodes.exchange(1);
-  const auto failed = nodes.coded(0).decode(true);
-  ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().kind, ErrorKind::kViolation);
-  EXPECT_NE(failed.error().what.find("node 2"), std::string::npos) << failed.error().what;
+  for (const std::size_t count : {2U, 3U}) {
+    Nodes nodes(count, "int8", 6 * kBlock, {{0, 6 * kBlock}});
+    for (std::size_t node = 0; node < count; ++node) fill(nodes.values(node), node);
+    nodes.encode(0);
+    nodes.take_requests();
+    const std::uint16_t scale = 0xBF80;  // of -1: no scale is negative
+    std::memcpy(nodes.code_of(count - 1, 0), &scale, sizeof scale);
+    nodes.exchange(1);
+    const auto failed = nodes.coded(0).decode(true);
+    ASSERT_FALSE(failed);
+    EXPECT_EQ(failed.error().kind, ErrorKind::kViolation);
+    EXPECT_NE(failed.error().what.find("node " + std::to_string(count - 1)), std::string::npos) << failed.error().what;
+  }
 }
 
 TEST(CodedTransfer, ALengthThatANodeMadeUpIsAnErrorThatNamesIt) {
@@ -329,6 +377,59 @@ TEST(CodedTransferSwitches, AnInfinityOfOneNodeLeavesTheOthersResidualsForTheNex
   EXPECT_FALSE(std::isfinite(nodes.values(0)[7]));
   EXPECT_NEAR(nodes.residuals(0)[7], before[7], 1e-6);
   EXPECT_EQ(nodes.residuals(0)[8], 0) << "that sum was applied";
+}
+
+bool is_in_place(Nodes& nodes, std::size_t node) {
+  return nodes.code_of(node, 0) == std::as_writable_bytes(std::span(nodes.values(node))).data();
+}
+
+// After one exact generation nothing is left to be taken along, and nothing is copied any more.
+TEST(CodedTransferSwitches, WithoutResidualsTheArenaIsTheMessage) {
+  Nodes nodes(2, "int8", kElements, matrices());
+  const auto run_exact = [&nodes](std::uint64_t generation) {
+    nodes.go_exact(true);
+    std::vector<float> sum(kElements, 0);
+    for (std::size_t node = 0; node < 2; ++node) {
+      fill(nodes.values(node), 10 * generation + node);
+      for (std::size_t i = 0; i < kElements; ++i) sum[i] += nodes.values(node)[i];
+    }
+    nodes.run(generation, 1);
+    return nodes.values(0) == sum;
+  };
+  for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), node);
+  nodes.run(0, 1);
+  EXPECT_FALSE(run_exact(1)) << "residuals go along";
+  EXPECT_FALSE(is_in_place(nodes, 0));
+  EXPECT_TRUE(run_exact(2));
+  EXPECT_TRUE(is_in_place(nodes, 0) && is_in_place(nodes, 1));
+  for (const float residual : nodes.residuals(1)) ASSERT_EQ(residual, 0);  // looked at: they may hold something again
+  EXPECT_TRUE(run_exact(3)) << "each node decides by itself";
+  EXPECT_TRUE(is_in_place(nodes, 0) && !is_in_place(nodes, 1));
+  EXPECT_TRUE(run_exact(4));
+  EXPECT_TRUE(is_in_place(nodes, 0) && is_in_place(nodes, 1));
+}
+
+TEST(CodedTransferSwitches, AReplayOfWhatTheArenaBroughtGivesNothingBack) {
+  Nodes nodes(2, "int8", 512, {{0, 512}});
+  nodes.go_exact(true);
+  for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), node);
+  nodes.values(1)[7] = std::numeric_limits<float>::infinity();
+  const float other = nodes.values(0)[8] + nodes.values(1)[8];
+  std::vector<ReplayBuffer> kept(2);
+  nodes.encode(0);
+  for (std::size_t node = 0; node < 2; ++node) nodes.coded(node).keep(kept[node]);
+  nodes.take_requests();
+  ASSERT_TRUE(is_in_place(nodes, 0));
+  for (std::size_t node = 0; node < 2; ++node) {  // the lost link leaves anything there
+    std::ranges::fill(nodes.values(node), 1000.0F);
+    nodes.make(node, 0);
+    ASSERT_TRUE(nodes.coded(node).restore(kept[node]));
+  }
+  nodes.exchange(1);
+  ASSERT_TRUE(nodes.decode());
+  EXPECT_FALSE(std::isfinite(nodes.values(0)[7]));
+  EXPECT_EQ(nodes.values(0)[8], other);
+  for (const float residual : nodes.residuals(0)) ASSERT_EQ(residual, 0);
 }
 
 // Its rounding would be larger than any gradient.

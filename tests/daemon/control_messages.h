@@ -21,7 +21,7 @@ std::vector<wire::ToNode> messages_to_node(std::uint64_t next_number = 10, std::
 std::vector<wire::ToNode> messages_to_job(bool busy);
 // What a sound leader answers to the declaration of group 0.
 wire::DeclareAgreed agreement();
-// Of a whole bucket.
+// A launch of a whole bucket.
 wire::Launch launch(std::uint32_t link, std::uint32_t bucket, std::uint64_t generation);
 
 // What the leader knows of node 1; before node 1 has joined, it knows no ranks of it.

@@ -145,7 +145,7 @@ class DaemonDriverTest : public ::testing::Test {
     while (MonotonicClock::now() < until_us) std::this_thread::yield();
   }
 
-  // Of the driver's threads, after an abort.
+  // Waits for the end of the driver's threads after an abort.
   void await_end() {
     const TimeUs deadline_us = MonotonicClock::now() + std::chrono::microseconds(kLong).count();
     while (!driver_->finished() && MonotonicClock::now() < deadline_us) std::this_thread::yield();

@@ -302,7 +302,7 @@ TEST_F(Recording, WritesWhatWorkersTellOfTheirMemory) {
   EXPECT_EQ(end.step, 8U);
 }
 
-// Of each type a large matrix, a small one and a bias in one bucket.
+// One bucket with a large matrix, a small one and a bias of each type.
 TEST_F(Recording, WritesWhichGradientsACodecMayEncode) {
   make("trace=" + folder_.string() + "\ncompression_min_bytes=20000");
   ASSERT_TRUE(recorder_->begin());

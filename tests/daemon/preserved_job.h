@@ -30,7 +30,7 @@ struct Planner {
   std::vector<plan::PlanLimits> asked;
 };
 
-// Of `ranks` workers: |G|^2 = `gradient`, tr(Sigma) / B = `noise`.
+// A job of `ranks` workers: |G|^2 = `gradient`, tr(Sigma) / B = `noise`.
 inline wire::GradientStatistics statistics(std::uint64_t step, double loss, double gradient, double noise,
                                            std::uint32_t ranks = 2, std::uint32_t world = 4) {
   wire::GradientStatistics out;

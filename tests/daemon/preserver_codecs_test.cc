@@ -133,7 +133,7 @@ struct ScriptedJob : Job {
   std::normal_distribution<> noise{0, 0.02};
 };
 
-// As if the learning rate were too high, or other data had come. One step of eight is told, as later in a training.
+// The loss rises as if the learning rate were too high, or other data had come. One step of eight is told, as later in a training.
 TEST(PlanPreserver, ACodecComesBackIfExactGradientsDoNotHelpAndTheNextRiseIsJudgedForTwiceAsLong) {
   ScriptedJob job;
   job.every = 8;

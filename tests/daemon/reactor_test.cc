@@ -31,7 +31,7 @@ TEST(Reactor, RunsTimersInTheOrderOfTheirTimesAndNotCancelledOnes) {
   EXPECT_EQ(order, "abc");
 }
 
-// As after SIGSTOP and SIGCONT: all that was to happen meanwhile happens as far apart as it was to.
+// The process stands still, as between SIGSTOP and SIGCONT. Timers that were due meanwhile keep their distances.
 TEST(Reactor, DeadlinesDoNotCountTheTimeInWhichTheProcessStoodStill) {
   ManualClock clock;
   Reactor reactor(clock);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -26,6 +28,27 @@ TEST(Residuals, ElementsHaveOneUserAtATime) {
   double sum = 0;
   for (const float value : use.values()) sum += static_cast<double>(value);
   EXPECT_EQ(sum, 4 * 500 * 100);
+}
+
+TEST(Residuals, MayHoldSomethingFromAUseUntilTheyAreSettled) {
+  constexpr std::size_t kElements = 60;
+  Residuals residuals(kElements);
+  std::vector<bool> held(kElements);
+  std::mt19937 random(3);
+  for (int round = 0; round < 3000; ++round) {
+    const std::size_t first = random() % kElements, count = 1 + random() % (kElements - first);
+    const bool settles = random() % 2 == 0;
+    {
+      auto use = residuals.use(first, count);
+      if (settles) use.settled();
+    }
+    std::fill_n(held.begin() + static_cast<std::ptrdiff_t>(first), count, !settles);
+    const std::size_t begin = random() % kElements, size = 1 + random() % std::min<std::size_t>(4, kElements - begin);
+    const auto at = held.begin() + static_cast<std::ptrdiff_t>(begin);
+    ASSERT_EQ(residuals.may_hold(begin, size),
+              std::find(at, at + static_cast<std::ptrdiff_t>(size), true) != at + static_cast<std::ptrdiff_t>(size))
+        << round;
+  }
 }
 
 }  // namespace

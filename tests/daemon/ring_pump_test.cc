@@ -81,7 +81,6 @@ TEST_F(RingPumpTest, CompletionsBeyondTheRingWaitAndComeInOrder) {
   constexpr std::uint64_t kMany = 3 * shm::kRingCapacity;
   const RingCounts before = ring_counts();
   for (std::uint64_t i = 0; i < kMany; ++i) pump_->complete(shm::OperationDoneRecord{.operation = i});
-  EXPECT_EQ(pump_->waiting(), kMany - shm::kRingCapacity);
   EXPECT_EQ(ring_counts().overflows, before.overflows + kMany - shm::kRingCapacity);
   shm::Record record;
   std::uint64_t next = 0;
@@ -91,7 +90,6 @@ TEST_F(RingPumpTest, CompletionsBeyondTheRingWaitAndComeInOrder) {
     else
       run_reactor(2000);
   }
-  EXPECT_EQ(pump_->waiting(), 0u);
   EXPECT_TRUE(errors_.empty());
 }
 

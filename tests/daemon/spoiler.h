@@ -176,7 +176,7 @@ class Spoiler {
   Visit visit_;
 };
 
-// Whether an error begins with the way to a field that the protocol has, as "launch_order.launches[2].link: ...".
+// True if an error begins with the way to a field that the protocol has, as "launch_order.launches[2].link: ...".
 inline bool names_a_field(const Error& error, const KindOfMessage* kind) {
   std::string path = error.what.substr(0, error.what.find(':'));
   if (proto::Envelope::descriptor()->FindFieldByName(path) != nullptr) return true;  // the whole message is missing

@@ -340,7 +340,7 @@ TEST_F(WorkerRequestsTest, AKeyOfTheStoreMayBeSetForEver) {
   for (int time = 0; time < 70'000; ++time) ASSERT_TRUE(set("newest step", "7")) << time;
 }
 
-// As join() does, each epoch of a training.
+// join() does so in each epoch of a training.
 TEST_F(WorkerRequestsTest, KeysOfTheStoreThatAreTakenAwayCostNothingAnyMore) {
   ASSERT_TRUE(set("kept", "1"));
   const auto before = quotas_->status()[0]["store"];

@@ -7,6 +7,8 @@
 scripts/test runs each fuzzer over its seeds alone, too, and fails if they do not reach all kinds.
 """
 
+import json
+import struct
 import sys
 from pathlib import Path
 
@@ -30,6 +32,40 @@ SENT_BY_ACT = {  # of tests/fuzz_session/hostile_worker.cc, behind a hello
     "goodbye": [10, 0],
     "error": [10, 1, 1, 0, 1, 65, 1, 66, 1, 67],
     "status": [11],
+}
+STATUS = {  # with all that `deft status` shows
+    "version": "1",
+    "pid": 7,
+    "takes_jobs": False,
+    "jobs": [
+        {
+            "name": "a\n",
+            "world": 2,
+            "leads": True,
+            "compression": "int8",
+            "workers": [{"rank": 0, "pid": 9, "attached": True}],
+            "links": [{"name": "gloo:lo", "lost": "why", "goes_over": "ps", "parts": 3, "bytes": 5e9, "busy_us": 1}],
+            "groups": [{"id": 0, "tensors": 1, "buckets": 1, "bytes": 4, "step": 2}],
+            "stalls": [{"rank": 1, "owes": "t", "step": 2, "age_ms": 3}],
+            "leader": {
+                "nodes": [{"host": "h", "ranks": [0], "step_us": 5}],
+                "plans": [{"epoch": 1, "codecs": {"int8": 1}, "judgement": {"judged": True, "accepted": True}}],
+                "preserver": [{"group": 0, "codecs": "x"}],
+                "merging": [{"group": 0, "from_step": 1, "buckets": 2, "transfers": 1, "groups": "1", "reason": "x"}],
+                "policies": [{"group": 0, "policy": "p3", "simulated": [{"policy": "p3", "step_us": 1}]}],
+            },
+        }
+    ],
+    "ended_jobs": [{"name": "b", "reason": "lost", "cause": "x", "ended_s_ago": 1}],
+}
+OTHER_TYPES = {  # as a daemon of another version may have them
+    "takes_jobs": "no",
+    "jobs": [
+        1,
+        {"workers": [1], "links": [2, {"open": 3}], "compression": 4, "leads": 5, "leader": 6},
+        {"leader": {"nodes": [7], "plans": [{"judgement": 8}, {"judgement": {"judged": 9}}], "policies": [10]}},
+    ],
+    "ended_jobs": [11, {"cause": 12}],
 }
 
 
@@ -103,6 +139,28 @@ def of_probe() -> dict[str, bytes]:
     }
 
 
+def of_answers() -> dict[str, bytes]:
+    """To a question for the status (0) and to a command (1): each kind of packet, and each kind of error."""
+
+    def text(kind: int, words: str) -> bytes:
+        return bytes([kind]) + struct.pack("=H", len(words)) + words.encode()
+
+    status = json.dumps(STATUS)
+    other_types = json.dumps(OTHER_TYPES)
+    errors = {f"error-{kind}": bytes([kind % 2, 2, kind, 3]) + b"why" for kind in (*range(9), 255)}
+    return errors | {
+        "status": b"\0" + text(0, status[:500]) + text(1, status[500:]),
+        "other-types": b"\0" + text(1, other_types),
+        "answer": b"\1" + text(1, "done"),
+        "descriptor": b"\1" + text(5, "done"),
+        "no-json": b"\0" + text(1, "[]"),
+        "bytes": bytes([0, 3, 20, *range(20)]),
+        "header": bytes([0, 4, 12, 8, *[1] * 8]),
+        "too-long": bytes([1, 6]),
+        "closed": bytes([0]),
+    }
+
+
 def of_records() -> dict[str, bytes]:
     return {"sound": bytes([99, 49]), "changed": bytes([99, 49, 10, 0, 0, 1]), "cut": bytes([99, 49, 10, 0, 1, 0])}
 
@@ -116,6 +174,7 @@ FUZZERS = {
     "fuzz_ps/fuzz_ps_link": of_ps_link,
     "fuzz_links/fuzz_peers": of_peers,
     "fuzz_records/fuzz_records": of_records,
+    "fuzz_answers/fuzz_answers": of_answers,
 }
 
 

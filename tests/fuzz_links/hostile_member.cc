@@ -79,7 +79,7 @@ Result<void> HostileMember::set(const std::string& key, std::span<const std::byt
   if (!key_pair_) return {};
   const auto its_key = link::PublicKey::parse(std::string_view(parts->text).substr(end + 1));
   require(its_key.has_value(), "the key of the member under test");
-  // As both members make it: the key under which the calling member publishes, who answers, and both secrets.
+  // Both members make it in the same way: the key under which the calling member publishes, who answers, and both secrets.
   std::string about = key.substr(0, key.rfind('/')) + "/1/0";
   for (const link::Secret& secret :
        {plan_.tested_calls ? its_secret_ : secret_, plan_.tested_calls ? secret_ : its_secret_})

@@ -51,7 +51,7 @@ class HostileMember final : public link::Store {
   // Does the next act; true when there is none.
   [[nodiscard]] bool ended() const override;
 
-  // Whether the link has a reason to believe that this is the other member.
+  // True if the link has a reason to believe that this is the other member.
   [[nodiscard]] bool has_greeted() const { return greeted_.has_value(); }
   // The rest of the input as frames of the tcp link, good ones or not, that follow `tag`; encrypted if the link is.
   void send_frames(std::span<const std::uint64_t> tags, std::size_t bytes);

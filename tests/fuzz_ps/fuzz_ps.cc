@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/compress/registry.h"
@@ -26,14 +27,17 @@ struct Push {
   std::vector<std::byte> recipe, payload;
 };
 
+constexpr std::string_view kAddedByAll = "added by all";
+
 Push good_push(const std::string& codec) {
   Push push;
   push.header.kind = Kind::kPush;
   push.header.nodes = 2;
   push.payload.resize(64);
+  if (codec == kAddedByAll) push.header.keeper = kEveryNode;
   push.header.dtype = static_cast<std::uint8_t>(deft::model::DType::kFloat32);
   push.header.op = static_cast<std::uint8_t>(deft::model::ReduceOp::kSum);
-  if (!codec.empty()) {
+  if (!codec.empty() && codec != kAddedByAll) {
     const auto made = compress::make_codec(codec).value();
     const std::vector<float> values(512, 1.0F);
     push.payload.resize(made->encoded_bytes(values.size()));
@@ -49,9 +53,9 @@ Push good_push(const std::string& codec) {
 }
 
 const std::array<Push, 8>& good_pushes() {
-  static const std::array<Push, 8> pushes = {good_push(""),     good_push("int8"),      good_push("bf16"),
-                                             good_push("int2"), good_push("efsignsgd"), good_push("signsgd"),
-                                             good_push("qsgd"), good_push("randk")};
+  static const std::array<Push, 8> pushes = {
+      good_push(""),          good_push("int8"),    good_push("bf16"), good_push("int2"),
+      good_push("efsignsgd"), good_push("signsgd"), good_push("qsgd"), good_push(std::string(kAddedByAll))};
   return pushes;
 }
 

@@ -114,7 +114,7 @@ class HostileServer {
     }
   }
 
-  // As long as the link expects it: nothing for a segment that it owns; its own codes and the other node's are equally long.
+  // The result is as long as the link expects: nothing for a segment that it owns. Its own codes and the other node's are equally long.
   void say_result(PsHeader header, unsigned changes) {
     header.kind = Kind::kResult;
     if (!pushes_.empty()) pushes_.pop_front();
@@ -160,11 +160,12 @@ deft::link::LinkGroup group_of(const deft::link::LinkSpec& spec) {
   return group;
 }
 
-// Of each kind of request one: a sum, codes whose rest this node keeps, blocks of both nodes, and a broadcast of the other node.
+// One request of each kind: a sum, codes whose rest this node keeps, blocks of both nodes, a broadcast of the other node, and codes that
+// both nodes add.
 struct Requests {
   std::vector<float> floats = std::vector<float>(64);
   std::vector<std::byte> codes = std::vector<std::byte>(256), blocks = std::vector<std::byte>(128),
-                         whole = std::vector<std::byte>(100);
+                         whole = std::vector<std::byte>(100), shown = std::vector<std::byte>(256);
 
   deft::Result<void> submit_to(deft::link::Link& link) {
     namespace model = deft::model;
@@ -175,12 +176,21 @@ struct Requests {
     all.push_back(encoded());
     all.push_back(WorkRequest::all_gather(blocks.data(), {64, 64}, 2));
     all.push_back(WorkRequest::broadcast(whole.data(), whole.size(), 1, 3));
+    all.push_back(shown_to_all());
     for (WorkRequest& request : all)
       if (auto ok = link.submit(std::move(request)); !ok) return ok;
     return {};
   }
 
  private:
+  WorkRequest shown_to_all() {
+    auto request = WorkRequest::reduce_by_all(shown.data(), shown.size(), [](const deft::link::OwnedSegment& segment) {
+      if (segment.inputs.size() != 2 || segment.first + segment.data.size() > 256) die("a segment of other elements");
+    });
+    request.block = 64;
+    request.id = 4;
+    return request;
+  }
   WorkRequest encoded() {
     auto request =
         WorkRequest::all_reduce(codes.data(), codes.size(), deft::model::DType::kUInt8, deft::model::ReduceOp::kSum, 1);

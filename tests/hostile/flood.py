@@ -2,10 +2,10 @@
 
     python flood.py '{"surface": "control", "address": "127.0.0.1:4711", "seed": 1, "rate": 60000, "version": 9}'
 
-Surfaces: `control` and `server` are ZeroMQ ports, `session` is a unix socket, `frames` sends what is no ZeroMQ to such
-a port, `links` finds the ports of gloo and tcp links that the processes `pids` open, `node` is a node of a job that
-lies, and `leader` a leader that does. The last line of the output is a JSON object: how many messages and connections
-there were.
+Surfaces: `control`, `server` and `probe` are ZeroMQ ports, `session` is a unix socket, `frames` sends what is no ZeroMQ
+to such a port, `greetings` and `http` are the port of a gloo or tcp link and that of /metrics, `links` finds the ports
+of links that the processes `pids` open, `node` is a node of a job that lies, and `leader` a leader that does. The last
+line of the output is a JSON object: how many messages and connections there were.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hostile_messages as messages
@@ -47,6 +47,11 @@ class Pace:
 
 def zmtp_frame(body: bytes, more: int = 0) -> bytes:
     return bytes([more | 2]) + struct.pack(">Q", len(body)) + body
+
+
+def frames_of(parts: list[bytes]) -> bytes:
+    """One message of several parts."""
+    return b"".join(zmtp_frame(part, MORE if place + 1 < len(parts) else 0) for place, part in enumerate(parts))
 
 
 def batches(dice: random.Random, encoded: list[bytes]) -> Iterator[bytes]:
@@ -79,19 +84,23 @@ def flood_zeromq(address: str, dice: random.Random, encoded: list[bytes], rate: 
                 pass
 
 
-def flood_frames(address: str, dice: random.Random, rate: float) -> None:
-    """Connections that end, or go wrong, before ZeroMQ sees a message; some of them stay open and say nothing."""
+def no_zeromq(dice: random.Random) -> bytes:
+    """What ends, or goes wrong, before ZeroMQ sees a message."""
+    ready = b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
+    talk = dice.choice([b"", b"GET / HTTP/1.1\r\n\r\n", GREETING[:11], GREETING, GREETING + ready[:9]])
+    return talk + dice.choice([b"", b"\xff" * 200, dice.randbytes(dice.randrange(2000))])
+
+
+def flood_connections(address: str, dice: random.Random, rate: float, say: Callable[[], bytes]) -> None:
+    """Connections that each say one thing; they stay open, and are closed in any order."""
     host, port = address.rsplit(":", 1)
     pace, idle = Pace(rate), []
-    ready = b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
     while not told_to_end():
-        talk = dice.choice([b"", b"GET / HTTP/1.1\r\n\r\n", GREETING[:11], GREETING, GREETING + ready[:9]])
-        talk += dice.choice([b"", b"\xff" * 200, dice.randbytes(dice.randrange(2000))])
         with contextlib.suppress(OSError):
             stream = socket.create_connection((host, int(port)), timeout=2)
             COUNTS["connections"] += 1
             idle.append(stream)
-            stream.sendall(talk)
+            stream.sendall(say())
         if len(idle) > 100:
             idle.pop(dice.randrange(len(idle))).close()
         pace.sent(1)
@@ -210,8 +219,14 @@ def main() -> None:
         made = [zmtp_frame(first, MORE) + zmtp_frame(rest) for first, rest in messages.server_messages(dice)]
         first, rest = messages.server_hello(order["node"], b"attack")
         flood_zeromq(order["address"], dice, made, rate, zmtp_frame(first, MORE) + zmtp_frame(rest), 10 * BATCH)
+    elif surface == "probe":
+        made = [frames_of(parts) for parts in messages.probe_questions(dice)]
+        flood_zeromq(order["address"], dice, made, rate)
     elif surface == "frames":
-        flood_frames(order["address"], dice, rate)
+        flood_connections(order["address"], dice, rate, lambda: no_zeromq(dice))
+    elif surface in ("greetings", "http"):
+        told = messages.greetings(dice) if surface == "greetings" else messages.http_requests(dice)
+        flood_connections(order["address"], dice, rate, lambda: dice.choice(told))
     elif surface == "session":
         flood_session(order["path"], dice, rate)
     elif surface == "links":

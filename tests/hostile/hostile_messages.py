@@ -5,6 +5,8 @@ reordered, and garbage. A seed gives the same messages again.
     for frame in control_frames(random.Random(7), join): ...  # of the control port
     for parts in server_messages(random.Random(7)): ...       # of a parameter server
     for bytes in greetings(random.Random(7)): ...             # of the ports of gloo and tcp links
+    for parts in probe_questions(random.Random(7)): ...       # of the store of `deft probe`
+    for bytes in http_requests(random.Random(7)): ...         # of the port of /metrics
 
 The descriptions are read from the sources: the structs of core/ipc/messages.h, core/link/ps/wire.h and
 core/link/peer_sockets.cc, and proto/control.proto. So a new field is attacked without a change here.
@@ -309,3 +311,60 @@ def greetings(dice: random.Random) -> list[bytes]:
         b"GET / HTTP/1.1\r\n\r\n",
     ]
     return [b"", *spoiled(made, dice)]
+
+
+# --- The store of `deft probe` ---
+
+PROBE_WORDS = (b"set", b"get", b"forget", b"")
+# Not the keys by which its processes find each other: whoever writes these ends the probe, as docs/reliability.md says.
+PROBE_KEYS = (b"", b"rank", b"rank/99", b"rows/99", b"link", b"bye/99", b"\xff\xfe", b"x" * 1025)
+
+
+def probe_questions(dice: random.Random) -> list[list[bytes]]:
+    """The number of a question, a word, a key and a value; and messages of fewer and of more parts."""
+    values = [*TEXTS, b"[]", b'[{"link": 0, "nodes": [0, 1]}]', dice.randbytes(300)]
+    made = [[b"1", word, key, value] for word in PROBE_WORDS for key in PROBE_KEYS for value in values]
+    some = dice.sample(made, 40)
+    made += [question[: dice.randrange(1, 4)] for question in some] + [question * 2 for question in some[:9]]
+    dice.shuffle(made)
+    return made
+
+
+# --- HTTP ---
+
+HTTP_PATHS = (
+    b"/",
+    b"/metrics",
+    b"/status",
+    b"/healthz",
+    b"/readyz",
+    b"/../etc/passwd",
+    b"/%00",
+    b"*",
+    b"/" + b"x" * 9000,
+)
+HTTP_METHODS = (b"GET", b"HEAD", b"POST", b"DELETE", b"CONNECT", b"GET" * 500, b"\xff")
+HTTP_HEADERS = (
+    b"",
+    b"Host: localhost\r\n",
+    b"Host: evil.example\r\n",
+    b"Content-Length: 18446744073709551615\r\n",
+    b"Content-Length: -1\r\nContent-Length: 5\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"X: " + b"x" * 9000 + b"\r\n",
+    b"X: y\r\n" * 500,
+    b" folded\r\n",
+    b"\0: \0\r\n",
+)
+
+
+def http_requests(dice: random.Random) -> list[bytes]:
+    """Each method with each path and each header, right and spoiled."""
+    made = [
+        method + b" " + path + b" HTTP/" + version + b"\r\n" + header + b"\r\n"
+        for method in HTTP_METHODS
+        for path in HTTP_PATHS
+        for header in HTTP_HEADERS
+        for version in (b"1.1", dice.choice([b"1.0", b"0.9", b"2.0", b"99999999999"]))
+    ]
+    return [b"", b"\x16\x03\x01\x02\x00\x01", *spoiled(made, dice)]

@@ -74,15 +74,16 @@ def test_a_nic_keeps_to_its_rate_both_ways(rate):
     size = 3_000_000 if rate == "60mbit" else 20_000_000
     script = "".join(transfer(by, to, f"10.77.0.{to + 1}", size) for by, to in ((0, 1), (1, 0)))
     wanted = bits_per_second(rate) * PAYLOAD_SHARE
-    tries = []
-    for _ in range(8):  # on a busy machine a transfer may starve, or the receiver look at its clock late
+    most = [0.0, 0.0]  # of what each direction got
+    for _ in range(8):  # on a busy machine a transfer may be too slow, but no transfer may be too fast
         done = lab_shell(script, "--rate", rate)
         got = [8 * float(line) for line in done.stdout.splitlines() if line != "listening"]
         assert len(got) == 2, done.stderr
-        tries.append(got)
-        if all(any(0.9 < one / wanted < 1.07 for one in way) for way in zip(*tries, strict=True)):
+        most = [max(pair) for pair in zip(most, got, strict=True)]
+        assert max(most) < 1.07 * wanted, f"{got} of {wanted} bit/s"
+        if min(most) > 0.9 * wanted:
             return
-    pytest.fail(f"{tries} of {wanted} bit/s")
+    pytest.fail(f"{most} of {wanted} bit/s")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

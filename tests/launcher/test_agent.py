@@ -67,6 +67,19 @@ def test_a_port_in_use_makes_it_try_another(quiet_agent, monkeypatch):
     assert next(ports, None) is None
 
 
+def test_a_temporary_folder_with_a_long_path_is_named(quiet_agent, monkeypatch, tmp_path):
+    made, events = quiet_agent
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(agent.tempfile, "tempdir", None)
+    with pytest.raises(RuntimeError, match=rf"{folder}.* is longer than the 107 bytes .*: set TMPDIR"):
+        made.prepare(PLAN)
+    assert made.daemon is None and "ready" not in dict(events)
+    made.end()
+    folder.rmdir()
+
+
 def test_a_daemon_that_does_not_answer_is_an_error_and_no_second_one_is_started(quiet_agent, tmp_path_factory):
     made, events = quiet_agent
     path = tmp_path_factory.mktemp("mute") / "deftd.sock"

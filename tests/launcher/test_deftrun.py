@@ -158,6 +158,13 @@ def test_the_flag_file_counts_as_much_as_a_variable(tmp_path):
     assert result.stdout == "[0] links=gloo:lo job= token=\n", result.stderr
 
 
+def test_a_wrong_flag_file_is_told_by_who_reads_it(tmp_path):
+    file = tmp_path / "flags"
+    file.write_text("lnks = gloo:lo\n")
+    result = deftrun("-np", "1", "--flag-file", str(file), "true")
+    assert result.returncode == 1 and f"{file}:1: unknown option lnks" in last_block(result), result.stderr
+
+
 # --- failures
 
 

@@ -298,6 +298,102 @@ TEST_P(AllReduce, AnOwnerGetsWholeBlocks) {
   }
 }
 
+// What `node` brings to the request `number`.
+Bytes brought_to_all(std::size_t bytes, std::uint32_t node, std::uint64_t number) {
+  return random_bytes(bytes, node, 5'000 + number);
+}
+
+// A request that every node adds, and what its stage has seen so far: the elements of all nodes, one behind the other.
+struct AddedByAll {
+  AddedByAll(std::size_t bytes, std::uint32_t node, std::uint32_t nodes, std::uint64_t number)
+      : data(brought_to_all(bytes, node, number)), seen(nodes, Bytes(bytes)) {}
+
+  WorkRequest request(std::size_t block = 1) {
+    auto made = WorkRequest::reduce_by_all(data.data(), data.size(), [this, block](const OwnedSegment& segment) {
+      is_whole &= segment.first % block == 0 && segment.data.size() % block == 0;
+      for (std::size_t node = 0; node < segment.inputs.size(); ++node)
+        std::copy_n(segment.inputs[node], segment.data.size(),
+                    seen[node].begin() + static_cast<std::ptrdiff_t>(segment.first));
+    });
+    made.block = block;
+    return made;
+  }
+  void expect_all(std::uint32_t own, std::uint64_t number) const {
+    EXPECT_TRUE(is_whole) << "blocks were cut";
+    EXPECT_TRUE(data == brought_to_all(data.size(), own, number)) << "the data stays as it is";
+    for (std::uint32_t node = 0; node < seen.size(); ++node)
+      EXPECT_TRUE(seen[node] == brought_to_all(data.size(), node, number)) << data.size() << " bytes of node " << node;
+  }
+
+  Bytes data;
+  std::vector<Bytes> seen;
+  bool is_whole = true;
+};
+
+TEST_P(AllReduce, WhatAllNodesAddIsShownToEachOfThemAndStays) {
+  for (const std::uint32_t nodes : {2U, 3U}) {
+    on_nodes(GetParam(), nodes, [&](std::uint32_t node, Link& link) {
+      std::uint64_t number = 0;
+      for (const std::size_t blocks : {1U, 60U, 256U, 1'000U, 9'001U}) {
+        AddedByAll all(blocks * 258, node, nodes, ++number);
+        const auto result = link.run(all.request(258));
+        if (GetParam().name == "nccl") {
+          ASSERT_FALSE(result);
+          EXPECT_EQ(result.error().kind, ErrorKind::kInvalid);
+          return;
+        }
+        ASSERT_OK(result);
+        all.expect_all(node, number);
+      }
+    });
+  }
+}
+
+// They share the wire with all-reduces, and small ones overtake.
+TEST_P(AllReduce, WhatAllNodesAddTravelsBesideAllReduces) {
+  if (GetParam().name == "nccl") return;
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
+    constexpr std::uint64_t kRequests = 60;
+    std::vector<std::unique_ptr<AddedByAll>> all;
+    std::vector<std::vector<std::int32_t>> sums;
+    std::mt19937_64 sizes(3);
+    for (std::uint64_t i = 0; i < kRequests; ++i) {
+      const std::size_t count = std::size_t{1} << (8 + sizes() % 12);
+      all.push_back(std::make_unique<AddedByAll>(count, node, 2, i));
+      sums.emplace_back(count, static_cast<std::int32_t>(node + i));
+    }
+    for (std::uint64_t i = 0; i < kRequests; ++i) {
+      WorkRequest by_all = all[i]->request();
+      by_all.id = 2 * i;
+      ASSERT_OK(link.submit(std::move(by_all)));
+      ASSERT_OK(link.submit(WorkRequest::all_reduce(reinterpret_cast<std::byte*>(sums[i].data()), sums[i].size(),
+                                                    DType::kInt32, ReduceOp::kSum, 2 * i + 1)));
+    }
+    for (std::uint64_t ended = 0; ended < 2 * kRequests; ++ended) {
+      const auto done = link.poll();
+      ASSERT_TRUE(done && *done);
+    }
+    for (std::uint64_t i = 0; i < kRequests; ++i) {
+      all[i]->expect_all(node, i);
+      ASSERT_EQ(sums[i], std::vector(sums[i].size(), static_cast<std::int32_t>(2 * i + 1))) << i;
+    }
+  });
+}
+
+TEST_P(AllReduce, RefusesToShowAllNodesWhatNobodyLooksAt) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
+    Bytes data(64);
+    const auto refused = [&](const WorkRequest& wrong) {
+      const auto result = link.run(wrong);
+      return !result && result.error().kind == ErrorKind::kInvalid;
+    };
+    EXPECT_TRUE(refused(WorkRequest::reduce_by_all(data.data(), data.size(), {})));
+    auto floats = WorkRequest::reduce_by_all(data.data(), data.size() / 4, [](const OwnedSegment&) {});
+    floats.dtype = DType::kFloat32;
+    EXPECT_TRUE(refused(floats));
+  });
+}
+
 TEST_P(AllReduce, RefusesABlockThatFitsNoSlot) {
   on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
     std::vector<std::byte> data(8192);

@@ -137,11 +137,12 @@ std::string name_of_case(const ::testing::TestParamInfo<Case>& test) { return "C
 
 const std::vector<std::string> kWithFeedback = {"int8", "int4", "int2", "bf16", "fp16", "efsignsgd", "onebit", "randk"};
 
-// With 2 and 3 nodes a keeper gets codes, with 6 it gets sums of int8 and bf16.
+// Of 2 nodes each gets the codes of the other one. With 3 a keeper gets codes, with 6 it gets sums of int8 and bf16.
 class EncodedThroughServers : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(, EncodedThroughServers,
                          ::testing::Values(Case{2, kWithFeedback}, Case{3, kWithFeedback}, Case{6, kWithFeedback},
-                                           Case{3, {"signsgd", "qsgd", "terngrad", "int8"}}),
+                                           Case{3, {"signsgd", "qsgd", "terngrad", "int8"}},
+                                           Case{2, {"signsgd", "qsgd", "terngrad", "int8"}}),
                          name_of_case);
 
 class LedgerOfServers : public ::testing::TestWithParam<Case> {};

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "core/link/rendezvous.h"
+#include "core/link/thread_clocks.h"
 #include "core/link/traffic.h"
 #include "tests/link/backends.h"
 #include "tests/link/socket_priorities.h"
@@ -189,6 +190,28 @@ TEST_P(GlooLinks, OnlyThePriorityChannelsConnectionsGoFirstAtTheNic) {
   });
   EXPECT_EQ(seen.count(0) - before.count(0), 2U);  // an end of the one connection on each node
   EXPECT_EQ(seen.count(6) - before.count(6), 2U);
+}
+
+TEST_P(GlooLinks, AllItsThreadsTellTheirProcessorTime) {
+  constexpr std::size_t kCount = 1'000'000;
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
+    std::vector<std::int32_t> data = numbers(node, kCount), small = numbers(node, 100);
+    ASSERT_OK(sum(link, data));
+    ASSERT_OK(sum(link, small));
+    const auto* const threads = dynamic_cast<const ThreadClocks*>(&link);
+    ASSERT_NE(threads, nullptr);
+    std::multiset<model::DaemonThread> found;
+    for (const ThreadClock& thread : threads->thread_clocks()) {
+      timespec used{};
+      ASSERT_EQ(clock_gettime(thread.clock, &used), 0);
+      EXPECT_GT(used.tv_sec * 1'000'000'000 + used.tv_nsec, 0);
+      found.insert(thread.thread);
+    }
+    using enum model::DaemonThread;
+    std::multiset<model::DaemonThread> expected = {kReceives, kReceives, kAdds, kAdds, kCollects, kCollects};
+    if (GetParam().encrypts) expected.insert({kEncrypts, kEncrypts});
+    EXPECT_EQ(found, expected) << "of the main and of the priority channel";
+  });
 }
 
 // An all-reduce of two nodes: each sends half of the data as segments, and half as results.

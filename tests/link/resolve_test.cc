@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/link/address.h"
 #include "core/link/backends.h"
 #include "core/link/nics.h"
 
@@ -183,6 +184,14 @@ TEST(Resolve, AServerOnLoopbackNeedsAllPeersOnThisMachine) {
     EXPECT_THAT(error(grammar), HasSubstr("which other machines cannot reach")) << grammar;
     EXPECT_EQ(error(grammar, true), "") << grammar;
   }
+}
+
+TEST(Resolve, ANameThatBeginsLikeLoopbackIsNone) {
+  for (const char* here : {"127.0.0.1:1", "127.9.8.7:1", "localhost:1", "[::1]:1"})
+    EXPECT_TRUE(is_loopback_address(here)) << here;
+  for (const char* anywhere : {"127.example.org:1", "127.0.0.1.example.org:1", "127.1:1", "localhost.example.org:1",
+                               "10.0.0.1:1", "0.0.0.0:1", "128.0.0.1:1", ":1", ""})
+    EXPECT_FALSE(is_loopback_address(anywhere)) << anywhere;
 }
 
 TEST(Resolve, WhatMustBeTheSameOnAllNodesAreBackendsAndServers) {

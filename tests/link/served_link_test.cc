@@ -293,6 +293,43 @@ TEST_F(EncodedPushTest, TheKeeperGetsTheSumWhereThatIsLess) {
   EXPECT_EQ(told[5].payload, text(code("int8", value_of(told[0]))));
 }
 
+TEST_F(EncodedPushTest, WhatEveryNodeAddsGoesToAllOthersInTheOrderOfTheNodes) {
+  for (const std::uint32_t nodes : {2U, 3U}) {
+    begin(nodes);
+    for (std::uint32_t node = nodes; node-- > 0;) {
+      EXPECT_THAT(told, IsEmpty());
+      push_bytes(node, std::vector(258, static_cast<std::byte>('a' + node)), {}, kEveryNode);
+    }
+    ASSERT_EQ(told.size(), nodes);
+    for (std::uint32_t node = 0; node < nodes; ++node) {
+      std::string others;
+      for (std::uint32_t other = 0; other < nodes; ++other)
+        if (other != node) others += std::string(258, static_cast<char>('a' + other));
+      EXPECT_EQ(told[node].node, node);
+      EXPECT_EQ(told[node].payload, others);
+    }
+  }
+}
+
+TEST_F(EncodedPushTest, WhatEveryNodeAddsIsOfNoOwnerAndNotTooLong) {
+  const auto refusal = [&](std::uint32_t nodes, std::size_t bytes, const auto& change) {
+    begin(nodes);
+    PsHeader header = encoded_shape(bytes, kEveryNode, 0);
+    change(header);
+    channel->push(1, header, zmq::message_t(bytes));
+    return failure();
+  };
+  EXPECT_EQ(refusal(2, kMaxSegmentBytes, [](PsHeader&) {}), "");
+  EXPECT_THAT(refusal(2, 258, [](PsHeader& h) { h.owner = 1; }), HasSubstr("for all to add, and that cannot be"));
+  EXPECT_THAT(refusal(2, 258, [](PsHeader& h) { h.recipe_bytes = 7; }), HasSubstr("for all to add"));
+  EXPECT_EQ(refusal(9, kMaxSegmentBytes, [](PsHeader&) {}), "");
+  EXPECT_THAT(refusal(10, kMaxSegmentBytes, [](PsHeader&) {}), HasSubstr("for all to add"));
+  begin(2);
+  push_bytes(0, std::vector<std::byte>(258), {}, kEveryNode);
+  push_code(1, "int8", 1, 0);
+  EXPECT_THAT(failure(), HasSubstr("node 0 pushed 258 bytes of 258 for all to add where node 1 pushed"));
+}
+
 TEST_F(EncodedPushTest, VotesHaveNoKeeper) {
   begin(3);
   for (std::uint32_t node = 0; node < 3; ++node) push_code(node, "signsgd", node == 1 ? 1.F : -1.F, kNoOwner);

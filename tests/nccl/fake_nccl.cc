@@ -61,7 +61,7 @@ int number_in(const char* variable, int otherwise) {
   return given == nullptr ? otherwise : std::atoi(given);
 }
 
-// Whether this rank of this communicator is the first one on the GPU; ranks are threads of one process here.
+// True if this rank of this communicator is the first one on the GPU; ranks are threads of one process here.
 bool has_own_gpu(const ncclUniqueId& id, int device) {
   static std::mutex mutex;
   static auto* const taken = new std::set<std::pair<std::string, int>>;

@@ -167,7 +167,7 @@ TEST(Search, LeavesTimeForEachCodec) {
   EXPECT_EQ(found->settings.compression, "half");
 }
 
-// Of a job whose steps vary, few steps flatter a codec: by them, both of these would win more than 2 %.
+// If the steps of a job vary, few of them flatter a codec: by those, both of these would win more than 2 %.
 TEST(Search, ACodecMustWinByWholeReplays) {
   auto measured = measured_job(12, "fifo");
   measured.spreads = {0.2, 0.2};

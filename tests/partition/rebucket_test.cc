@@ -44,7 +44,7 @@ std::uint64_t total_bytes(const Profile& profile) {
   return bytes;
 }
 
-// Of elements of this width: the bytes that a codec may encode.
+// The bytes that a codec may encode, of elements of this width.
 std::uint64_t coded_bytes(const Profile& profile, std::uint64_t element_bytes) {
   std::uint64_t bytes = 0;
   for (const auto& bucket : profile.buckets)

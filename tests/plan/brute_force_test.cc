@@ -12,6 +12,7 @@
 #include "core/plan/timetable.h"
 #include "tests/plan/exact_search.h"
 #include "tests/plan/random_profile.h"
+#include "tests/plan/update_rate_limit.h"
 
 namespace deft::plan {
 namespace {

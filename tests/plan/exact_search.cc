@@ -10,7 +10,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;              // of compute
 constexpr std::uint64_t kEffort = 100'000'000;  // steps of dynamic programming in one search
 
-// Whether the generations of one update ratio can all arrive in time, compute never waiting. Then all times are known: bucket b
+// True if the generations of one update ratio can all arrive in time, compute never waiting. Then all times are known: bucket b
 // of generation g is released and due at fixed times in a cycle that repeats, and each link is a machine of its own.
 class UpdateRatioCheck {
  public:

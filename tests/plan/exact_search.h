@@ -35,7 +35,7 @@ class ExactSearch {
   // where W is what one generation alone would wait for; and with less staleness than steps the links are empty.
   [[nodiscard]] double least_step_us(std::uint32_t most_steps) const;
 
-  // Whether a plan exists that merges the steps up to each of `last_steps` into one generation and in which compute never
+  // True if a plan exists that merges the steps up to each of `last_steps` into one generation and in which compute never
   // waits. Nothing: given up after too much effort.
   [[nodiscard]] std::optional<bool> runs_without_waiting(const std::vector<std::uint32_t>& last_steps);
 

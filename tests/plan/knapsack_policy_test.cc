@@ -8,6 +8,7 @@
 #include "core/sched/profile_meter.h"
 #include "core/sim/simulation.h"
 #include "tests/plan/random_profile.h"
+#include "tests/plan/update_rate_limit.h"
 
 namespace deft::sched {
 namespace {
@@ -101,6 +102,54 @@ RC_GTEST_PROP(KnapsackPolicy, MeasuresWhatItIsNotGiven, ()) {
 // Here it is wrong, and costs some waiting: forward is a third of compute, and only a part of it can be misplaced.
 RC_GTEST_PROP(KnapsackPolicy, LosesLittleWhereForwardIsSharedOutOtherwise, ()) {
   RC_ASSERT(measured_step(any_profile({.most_buckets = 12, .most_links = 2})) <= 1.15);
+}
+
+// Two buckets are ready before there is a plan: a small one that may not be encoded, and a large one that forward needs first.
+std::vector<Launch> first_launches(const Setup& setup) {
+  const auto scheduler = papers::make_scheduler(setup).value();
+  scheduler->bucket_ready(0, 0, 0);
+  scheduler->bucket_ready(1, 0, 0);
+  return scheduler->take_launches(0);
+}
+
+Setup encoding_setup() {
+  Setup setup;
+  setup.policy = "knapsack";
+  setup.buckets = {{"bias", 0, 40'000, model::DType::kFloat32, 1, 0, 1},
+                   {"weight", 40'000, 80'000, model::DType::kFloat32, 0, 1, 1}};
+  setup.buckets[0].coded_bytes = 0;
+  setup.buckets[1].coded_bytes = 80'000;
+  setup.links = {{"link", 10, 1000}};
+  setup.limits = plan::training_limits();
+  setup.codecs = {{},
+                  {.name = "bf16", .wire_share = 0.5, .error = 3e-6},
+                  {.name = "int8", .wire_share = 0.25, .error = 5e-5},
+                  {.name = "int4", .wire_share = 0.13, .error = 1e-2}};
+  return setup;
+}
+
+TEST(KnapsackPolicy, beginsWithTheFewestBitsThatCostNoAccuracy) {
+  const auto codecs_of = [](const auto& setup) {
+    std::vector<model::CodecIndex> codecs(2, 99);
+    for (const Launch& launch : first_launches(setup)) codecs[launch.bucket] = launch.codec;
+    return codecs;
+  };
+  using Codecs = std::vector<model::CodecIndex>;
+  auto setup = encoding_setup();
+  EXPECT_EQ(codecs_of(setup), (Codecs{0, 2}));
+  setup.limits.codecs.last = 1;
+  EXPECT_EQ(codecs_of(setup), (Codecs{0, 1}));
+  setup.codecs = {{}, setup.codecs[3]};
+  EXPECT_EQ(codecs_of(setup), (Codecs{0, 0})) << "no codec is exact enough";
+  setup = encoding_setup();
+  setup.pinned = model::parse_cycles("0@1").value();
+  EXPECT_EQ(codecs_of(setup), (Codecs{0, 0})) << "the user's plan encodes nothing";
+}
+
+TEST(KnapsackPolicy, beginsInTheOrderOfForward) {
+  const auto launches = first_launches(encoding_setup());
+  ASSERT_FALSE(launches.empty());
+  EXPECT_EQ(launches[0].bucket, 1U);
 }
 
 Result<sim::Outcome> run_pinned(const char* cycle, const plan::PlanLimits& limits = {}) {

@@ -51,7 +51,7 @@ class Driver {
     ++step_;
   }
 
-  // As the daemon does it: the flush first, then what was gathered.
+  // The daemon has the same order: the flush first, then what was gathered.
   void flush() {
     std::vector<model::BucketIndex> under_way;
     for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b)

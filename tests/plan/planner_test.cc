@@ -8,6 +8,7 @@
 #include "core/plan/problem.h"
 #include "tests/plan/check_timetable.h"
 #include "tests/plan/random_profile.h"
+#include "tests/plan/update_rate_limit.h"
 
 namespace deft::plan {
 namespace {

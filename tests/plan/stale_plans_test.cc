@@ -46,8 +46,21 @@ void check_promises(const Timetable& table, const model::Profile& profile, const
   RC_ASSERT(std::abs(result.step_us / plan.step_us - 1) < 1e-9);
 }
 
+model::Profile any_hard_profile() { return any_profile({.most_buckets = 20, .most_coverage = 4, .hard = true}); }
+
+// The property below holds if no plan is found, too. The profiles are the same in every run, because shares are judged.
+TEST(StalePlans, areFoundWithinMostLimits) {
+  const auto is_found = rc::gen::exec([] {
+    const auto profile = any_hard_profile();
+    return stale_timetable(Problem(profile), any_limits(profile.buckets.size())).has_value();
+  });
+  int found = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) found += is_found(rc::Random(seed), 100).value() ? 1 : 0;
+  EXPECT_GE(found, 50);
+}
+
 RC_GTEST_PROP(StalePlans, AreWithinTheLimitsAndRun, ()) {
-  const auto profile = any_profile({.most_buckets = 20, .most_coverage = 4, .hard = true});
+  const auto profile = any_hard_profile();
   const auto limits = any_limits(profile.buckets.size());
   const Problem problem(profile);
   auto table = stale_timetable(problem, limits);
@@ -56,7 +69,7 @@ RC_GTEST_PROP(StalePlans, AreWithinTheLimitsAndRun, ()) {
   check_promises(*table, profile, limits);
 }
 
-// Of a plan that waits little enough, no block that is smaller than the largest fresh one is stale.
+// If a plan waits little enough, no block that is smaller than the largest fresh one is stale.
 RC_GTEST_PROP(StalePlans, MakeTheLargestBucketsStale, ()) {
   const auto profile = any_profile({.most_buckets = 12, .least_coverage = 1, .most_coverage = 3});
   PlanLimits limits;

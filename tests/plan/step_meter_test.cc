@@ -28,13 +28,13 @@ class Worker {
     now_ += pace_;
     ++step_;
   }
-  // Of the six ms of backward.
+  // The first bucket takes so much of the six ms of backward.
   void first_bucket_takes(TimeUs ms) { first_ = ms; }
   // From the next step on.
   void slow_down(double times) { pace_ = static_cast<TimeUs>(1000 * times); }
   // Another worker of the node is so many ms behind.
   void wait_for_others(TimeUs others_ms) { others_ = others_ms; }
-  // As a synchronous optimizer does, after backward.
+  // Waits as a synchronous optimizer does: after backward.
   void wait(TimeUs us) { now_ += us, waited_ += us; }
 
  private:
@@ -84,7 +84,7 @@ TEST_F(Measured, APauseIsNotComputeWhereStepsAreMergedEither) {
   expect_the_step();
 }
 
-// Of each bucket the lower third of its times counts.
+// The lower third of a bucket's times counts.
 TEST_F(Measured, TheTimesOfBucketsAddUpToThatOfBackwardHoweverTheyVary) {
   for (int i = 0; i < 20; ++i) {
     worker.first_bucket_takes(1 + i % 5);

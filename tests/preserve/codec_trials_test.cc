@@ -1,4 +1,4 @@
-// Whether a codec or something else made the loss rise, against trainings of which that is known.
+// Tests if it is found out whether a codec or something else made the loss rise, on trainings of which that is known.
 #include "core/preserve/codec_trials.h"
 
 #include <gtest/gtest.h>

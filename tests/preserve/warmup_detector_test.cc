@@ -22,7 +22,7 @@ std::uint64_t step_of_onset(const Loss& loss_at, std::uint64_t seed = 1) {
   return 4000;
 }
 
-// As small convolutional networks begin: a plateau, a fall within some sixty steps, then slower and slower.
+// The loss of a small convolutional network in the beginning: a plateau, a fall within some sixty steps, then slower and slower.
 TEST(WarmupDetector, IsNotOverOnThePlateauNorInTheFall) {
   const auto loss = [](double step) { return 0.6 + 1.7 / (1 + std::exp((step - 70) / 12)); };
   for (std::uint64_t seed = 0; seed < 50; ++seed) {

@@ -51,5 +51,13 @@ TEST(LinkCosts, AFileThatIsNotThereIsNamed) {
   EXPECT_THAT(costs.error().message(), HasSubstr("/nowhere/probe.json"));
 }
 
+TEST(LinkCosts, AFolderOrADeviceInPlaceOfAFileIsNamed) {
+  for (const char* path : {"/", "/dev/zero"}) {
+    const auto costs = read_link_costs(path);
+    ASSERT_FALSE(costs) << path;
+    EXPECT_THAT(costs.error().message(), HasSubstr("cannot read the links' costs from " + std::string(path)));
+  }
+}
+
 }  // namespace
 }  // namespace deft::model

@@ -26,7 +26,7 @@ std::vector<ProbeNode> nodes_with(const std::string& network, std::vector<std::v
   return nodes;
 }
 
-// Between nodes 0 and 1: an all-reduce at `both` bytes a us.
+// A row of nodes 0 and 1: an all-reduce at `both` bytes a us.
 ProbeRow row_of(std::size_t link, double both, std::vector<double> one_way = {}) {
   ProbeRow row;
   row.link = link;

@@ -8,17 +8,21 @@ import pytest
 from cluster import BUILD, PROLOGUE, ROOT, clean_environment, json_of
 from test_trace import TRAIN, deft
 
+sys.path.insert(0, str(ROOT / "tools"))
+from deft_tuner import command as tuner
+
 SMALL = "uniform:4096"
 # Of a simulated job, which the network holds up under fifo; the first byte is the fuzzer's (tests/fuzz_trace).
 SIMULATED = ROOT / "tests/fuzz_trace/corpus/fuzz_trace/file"
 
-# With other settings than its own the job does far worse, whatever replay says of them.
-WORSE = """
+# Steps with the job's own settings take OWN seconds, and all others take OTHER, whatever replay says of them.
+SLEEPS = """
 own = {"DEFT_POLICY": "fifo", "DEFT_BUCKETING": None, "DEFT_PARTITION_BYTES": None, "DEFT_CREDIT_BYTES": None}
 group = session.declare("g", [deft.Tensor("t", deft.FLOAT32, (1000,), 0)])
 for step in range(9):
     session.stage(deft.FORWARD, step)
-    time.sleep(0.001 if all(os.environ.get(name) == value for name, value in own.items()) else 0.3)
+    has_own = all(os.environ.get(name) == value for name, value in own.items())
+    time.sleep(float(os.environ["OWN" if has_own else "OTHER"]))
     session.stage(deft.BACKWARD, step)
     group.ready(0, 1, step)
     group.wait(0, 1, step)
@@ -68,15 +72,30 @@ def test_settings_that_are_found_are_tried_on_the_job_itself(tmp_path):
         assert result["options"], "which ones is a matter of the times that were traced: optimize_test has the choice"
 
 
-def test_settings_that_are_slower_on_the_job_itself_are_not_written(tmp_path):
-    job = Job(tmp_path, WORSE)
+def verify_sleeping_job(folder: Path, own: str, other: str) -> tuple[subprocess.CompletedProcess, dict, Path]:
+    job = Job(folder, SLEEPS, OWN=own, OTHER=other)
     job.traces.mkdir()
     (job.traces / "simulated-node0.trace").write_bytes(SIMULATED.read_bytes()[1:])
-    refused = job.verify("4s")
-    result = json_of(refused)
+    done = job.verify("4s")
+    result = json_of(done)
     assert result["worth_it"] and result["options"], result
+    return done, result, job.traces / "optimized.flags"
+
+
+def test_settings_that_are_slower_on_the_job_itself_are_not_written(tmp_path):
+    refused, result, flags = verify_sleeping_job(tmp_path, own="0.001", other="0.3")
     assert result["verified"]["after_us"] > 300_000 and result["verified"]["after_us"] > result["verified"]["before_us"]
-    assert refused.returncode == 1 and not (job.traces / "optimized.flags").exists(), refused.stderr
+    assert not result["verified"]["is_faster"]
+    assert refused.returncode == 1 and not flags.exists(), refused.stderr
+
+
+def test_settings_that_are_faster_on_the_job_itself_are_written(tmp_path):
+    taken, result, flags = verify_sleeping_job(tmp_path, own="0.5", other="0.001")
+    assert result["verified"]["before_us"] > 500_000 > result["verified"]["after_us"]
+    assert result["verified"]["is_faster"]
+    assert taken.returncode == 0, taken.stderr
+    lines = [line for line in flags.read_text().splitlines() if not line.startswith("#")]
+    assert lines == [f"{name} = {value}" for name, value in sorted(result["options"].items())]
 
 
 @pytest.fixture
@@ -91,12 +110,9 @@ def test_what_is_written_and_printed_leads_to_the_settings_that_were_found(simul
     lines = flags.read_text().splitlines()
     options = dict(line.split(" = ") for line in lines if not line.startswith("#"))
     assert len(options) > 1 and "policy" in options
-    variables = [f"DEFT_{name.upper()}" for name in options]
-    assert "train with " + " ".join(f"DEFT_{n.upper()}={v}" for n, v in options.items()) in found.stdout
-    listed = ", ".join(variables[:-1]) + f" and {variables[-1]}"
-    assert f"DEFT_FLAG_FILE={flags}, and {listed} not set" in found.stdout
-    assert f"# A variable wins over this file: unset {listed}." in lines
-    assert "# If the job has a flag file already, add these lines to that one." in lines
+    # test_tune_search.py holds these words.
+    assert tuner.how_to_train(options, str(flags)) in found.stdout
+    assert [line for line in lines if line.startswith("#")][-2:] == tuner.comments(options)
 
 
 def test_a_gain_within_what_replay_may_err_by_is_told_and_not_written(simulated):
@@ -135,17 +151,17 @@ def test_verify_says_what_is_missing(tmp_path):
     assert soon.returncode == 2 and "--budget is 'soon'" in soon.stderr
 
 
-def test_a_codec_is_taken_if_it_is_allowed_and_wins(tmp_path):
-    job = small_buckets(tmp_path)
-    job.trace()
-    flags = tmp_path / "flags"
-    words = ("optimize", str(job.traces), "--budget", "4s", "--compression", "int8", "--json", "-o", str(flags))
-    found = json_of(deft(*words))
-    assert found["settings"]["compression"] in ("", "int8")
-    if found["worth_it"]:
-        chosen = "compression" in found["options"]
-        assert chosen == (found["settings"]["compression"] == "int8")
-        assert ("compression = int8" in flags.read_text()) == chosen
+def test_a_codec_is_taken_if_it_is_allowed_and_wins(simulated):
+    flags = simulated / "optimized.flags"
+
+    def optimize(*words: str) -> dict:
+        found = json_of(deft("optimize", str(simulated), "--budget", "4s", "--json", *words))
+        assert found["worth_it"] and ("compression = int8" in flags.read_text()) == bool(words)
+        return found
+
+    exact, coded = optimize(), optimize("--compression", "int8")
+    assert "compression" not in exact["options"] and coded["options"]["compression"] == "int8"
+    assert coded["step_us"] < 0.98 * exact["step_us"]
 
 
 def test_codecs_that_cannot_be_chosen_are_named(tmp_path):

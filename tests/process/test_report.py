@@ -35,7 +35,7 @@ def data_of(page: str) -> dict:
     return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)[1])
 
 
-def drawn(page: Path) -> str:
+def drawn_by_browser(page: Path) -> str:
     """The page's elements after its script has run."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--virtual-time-budget=5000"]
     command = [BROWSER, *flags, f"--user-data-dir={page.parent / 'browser'}", "--dump-dom", f"file://{page}#measure"]
@@ -61,6 +61,15 @@ def test_a_page_has_all_that_the_trace_tells_and_needs_no_network(traces):
     for bucket in data["buckets"]:  # of a step: launches of other steps do not count
         assert bucket["parts"] in (1, 2), "1.6 MB in parts of 1 MB"
         assert bucket["wire_bytes"] == bucket["bytes"]
+    works = {row["work"] for row in data["threads"]}
+    assert {
+        "event loop",
+        "all threads",
+        "sums, encodes and copies",
+        "receives",
+        "collects results and sends segments",
+    } <= works
+    assert {row["place"] for row in data["threads"]} == {"node0", "node0/lo", "node1", "node1/lo"}
     slices = sum(len(track["b"]) for track in data["timeline"]["tracks"])
     assert slices == int(re.search(r"(\d+) slices", deft("trace", "merge", str(traces / "fifo")).stdout)[1])
 
@@ -99,14 +108,37 @@ def test_a_browser_draws_the_page_and_a_comparison(traces, tmp_path):
     data = data_of(
         report(str(traces / "fifo"), "--with", str(traces / "bytescheduler"), "-o", str(page), "--budget", "1s")
     )
-    dom = drawn(page)
+    dom = drawn_by_browser(page)
     path = len(data["path"]["b"])
     slices = sum(len(track["b"]) for track in data["timeline"]["tracks"])
     assert f'data-slices="{slices + path}"' in dom, dom[-2000:]
     assert float(re.search(r'data-slowest-frame-ms="([\d.]+)"', dom)[1]) > 0
     assert data["causes"][0]["what"].replace("<", "&lt;") in dom
     assert dom.count("dygraph-legend") >= 2  # steps, and the comparison
-    assert "bucket 0 on links" in dom and re.search(r'<p id="prediction">[\d.]+ ms a step', dom)
+    assert re.search(r'<p id="prediction">[\d.]+ ms a step', dom)
+    # One bucket of all tensors, and one for each tensor: the first of each has the same number, and other layers.
+    assert data["drawn"]["all"] and '<p id="drawn" class="note"></p>' in dom
+    assert "bucket 0 on links" not in dom
+    assert f"{len(data['buckets'])} of {len(data['buckets'])} buckets are not compared" in dom
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium")
+def test_a_page_says_which_steps_of_a_long_trace_it_draws(traces, tmp_path):
+    """The trace is not that long: the page is told that it had room for two steps."""
+    page = tmp_path / "page.html"
+    same = str(traces / "bytescheduler")
+    text = report(same, "--with", same, "-o", str(page), "--budget", "0s")
+    data = data_of(text)
+    steps = [[data["steps"][0][column][at] for column in ("step", "begin", "ms")] for at in (5, 15)]
+    drawn = [[step, begin, round(1000 * ms)] for step, begin, ms in steps]
+    data["drawn"] = {"all": False, "cut": False, "steps": drawn, "of": STEPS - 3}
+    before, mark, rest = text.partition('<script id="data" type="application/json">')
+    page.write_text(before + mark + json.dumps(data) + rest[rest.index("</script>") :])
+    dom = drawn_by_browser(page)
+    assert f"Of {STEPS - 3} steps 2 are drawn, each as a whole and on all nodes" in dom
+    for bucket in range(len(data["buckets"])):
+        assert f"bucket {bucket} on links" in dom
+    assert "not compared" not in dom.partition("<script")[0]
 
 
 def test_names_of_a_trace_cannot_become_a_script(tmp_path):

@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 
+#include "core/replay/daemon_cpu.h"
 #include "core/replay/explain.h"
 #include "core/replay/memory_peak.h"
 #include "tests/fuzz_trace/trace_input.h"
@@ -52,6 +53,9 @@ trace::NodeTrace seed_trace(const std::string& policy, std::optional<trace::Trac
       trace::TrafficTrace{.sent_bytes = 3'000'000, .busy_us = 60'000, .peer = 1, .rtt_us = 90, .link = 0});
   trace.records.emplace_back(
       at_us, at_us, trace::PolicyTrace{.step = 2, .partition_bytes = 1 << 20, .credit_bytes = 1 << 20, .reason = 2});
+  trace.records.emplace_back(at_us, at_us, trace::SettingsTrace{1});
+  for (std::uint16_t thread = 1; thread <= static_cast<std::uint16_t>(model::kLastDaemonThread); ++thread)
+    trace.records.emplace_back(at_us, at_us + 150'000, trace::CpuTrace{.cpu_us = 9000U * thread, .thread = thread});
   tell_memory(trace.records, at_us);
   return trace;
 }
@@ -88,6 +92,7 @@ TEST(FuzzCorpus, HasSeedsThatAreExplained) {
     ASSERT_TRUE(measured) << name << ": " << measured.error().message();
     EXPECT_TRUE(explain(*job, *measured)) << name;
     EXPECT_EQ(measured->decisions.size(), 1U) << name;
+    EXPECT_EQ(thread_uses(*job).size(), 2U * static_cast<std::size_t>(model::kLastDaemonThread)) << name;
     EXPECT_EQ(measured->profile.buckets.front().coded_bytes.has_value(), name != "bytescheduler") << name;
     ASSERT_EQ(measured->memories.size(), 2U) << name;
     EXPECT_EQ(memory_peak(measured->memories.front(), {}).use.total(), 1'206'600) << name;

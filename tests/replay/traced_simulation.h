@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,113 +31,146 @@ inline model::Profile busy_profile(double us_per_byte = 0.01) {
   return profile;
 }
 
-// What the leader of a simulated job would have recorded; the other nodes are slower by their slowdown and record their stages
-// alone. Times are whole microseconds.
-// `credit_bytes`: 0 is the usual one.
-inline JobTrace traced_simulation(const model::Profile& profile, const std::string& policy, sim::Options options,
-                                  std::uint64_t credit_bytes = 0) {
-  using namespace trace;
-  options.record = true;
-  options.warmup_steps = 0;
-  auto setup = sim::setup_for(profile, policy);
-  if (credit_bytes > 0) setup.credit_bytes = credit_bytes;
-  auto scheduler = sched::make_scheduler(setup);
-  EXPECT_TRUE(scheduler);
-  const auto outcome = sim::simulate(**scheduler, profile, options);
-  EXPECT_TRUE(outcome);
+namespace simulated {
+
+inline TimeUs us(double at) { return static_cast<TimeUs>(at + 1'000'000.5); }
+
+inline trace::TraceGroup group_of(const model::Profile& profile) {
   const auto count = static_cast<std::uint32_t>(profile.buckets.size());
-  const auto us = [](double at) { return static_cast<TimeUs>(at + 1'000'000.5); };
-  TraceGroup group{.group = 0, .name = "model"};
+  trace::TraceGroup group{.group = 0, .name = "model"};
   for (std::uint32_t b = 0; b < count; ++b) {
     const auto& bucket = profile.buckets[count - 1 - b];
     group.tensors.push_back({bucket.name, bucket.bytes, count - 1 - b});
     group.buckets.push_back({bucket.bytes, count - 1 - b, {b}});
   }
+  return group;
+}
+
+// All nodes of the job, without records.
+inline JobTrace empty_job(const model::Profile& profile, std::size_t nodes,
+                          const std::map<std::string, std::string>& options) {
   JobTrace job;
-  for (std::uint32_t n = 0; n < options.nodes.size(); ++n) {
+  for (std::uint32_t n = 0; n < nodes; ++n) {
     AlignedNode node;
     node.trace.header = {.job = "simulated",
                          .incarnation = 1,
                          .node = n,
-                         .nodes = static_cast<std::uint32_t>(options.nodes.size()),
+                         .nodes = static_cast<std::uint32_t>(nodes),
                          .host = "h",
                          .ranks = {n},
-                         .options = {{"policy", policy}}};
-    if (credit_bytes > 0) node.trace.header.options["credit_bytes"] = std::to_string(credit_bytes);
+                         .options = options};
     for (const auto& link : profile.links) node.trace.header.links.push_back(link.name);
-    node.trace.groups = {group};
+    node.trace.groups = {group_of(profile)};
     node.trace.complete = true;
     job.nodes.push_back(std::move(node));
   }
-  // The stages of the leader: when they began, and how much of them was compute.
-  struct SimulatedStage {
-    model::Stage stage;
-    std::uint64_t step;
-    double begin_us, compute_us;
-    std::vector<std::pair<std::uint32_t, double>> ready_us;  // backward: bucket of the profile, and when it ended
-  };
-  std::vector<SimulatedStage> stages;
-  for (const auto& span : outcome->timeline.compute) {
+  return job;
+}
+
+// A stage of the leader: when it began, and how much of it was compute.
+struct Stage {
+  model::Stage stage;
+  std::uint64_t step;
+  double begin_us, compute_us;
+  std::vector<std::pair<std::uint32_t, double>> ready_us;  // backward: bucket of the profile, and when it ended
+};
+
+inline std::vector<Stage> stages_of(const model::Timeline& timeline) {
+  std::vector<Stage> stages;
+  for (const auto& span : timeline.compute) {
     if (stages.empty() || stages.back().stage != span.stage || stages.back().step != span.step)
       stages.push_back({span.stage, span.step, span.start_us, 0, {}});
     stages.back().compute_us += span.end_us - span.start_us;
     if (span.stage == model::Stage::kBackward) stages.back().ready_us.emplace_back(span.bucket, span.end_us);
   }
-  // A node that is slower begins backward later, and waits for less behind it.
-  for (std::uint32_t n = 0; n < options.nodes.size(); ++n) {
-    auto& records = job.nodes[n].trace.records;
-    const double slower = options.nodes[n].slowdown / options.nodes.front().slowdown;
-    double began_us = 0, waited_us = 0;
-    for (std::size_t i = 0; i < stages.size(); ++i) {
-      const SimulatedStage& stage = stages[i];
-      const bool forward = stage.stage == model::Stage::kForward;
-      const double late_us = forward || i == 0 ? 0 : stages[i - 1].compute_us * (slower - 1);
-      // Forward begins at once if it waits for its updates itself, and else behind all of them.
-      const double computed_us = i > 0 ? began_us + stages[i - 1].compute_us * slower : 0;
-      const bool at_once = forward && options.overlaps_forward && i > 0;
-      const double begins_us = at_once ? std::min(computed_us, stage.begin_us) : stage.begin_us + late_us;
-      if (i > 0) waited_us = std::max(0.0, begins_us - computed_us);
-      began_us = begins_us;
-      records.emplace_back(us(began_us), us(began_us),
-                           StageTrace{.worker = 0,
-                                      .stage = forward ? 1U : 2U,
-                                      .step = stage.step,
-                                      .waited_us = static_cast<std::uint64_t>(waited_us)});
-      for (const auto& [bucket, at_us] : stage.ready_us) {
-        const double ready_us = began_us + (at_us - stage.begin_us) * slower;
-        records.emplace_back(us(ready_us), us(ready_us),
-                             GradientTrace{.worker = 0,
-                                           .group = 0,
-                                           .first_tensor = count - 1 - bucket,
-                                           .tensors = 1,
-                                           .generation = stage.step,
-                                           .last_step = stage.step});
-      }
+  return stages;
+}
+
+// Records the stages of a node that is so many times slower than the leader: it begins backward later, and waits for less behind it.
+inline void record_stages(const std::vector<Stage>& stages, double slower, bool overlaps_forward,
+                          trace::NodeTrace& node) {
+  const auto buckets = static_cast<std::uint32_t>(node.groups.front().buckets.size());
+  double began_us = 0, waited_us = 0;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const Stage& stage = stages[i];
+    const bool forward = stage.stage == model::Stage::kForward;
+    const double late_us = forward || i == 0 ? 0 : stages[i - 1].compute_us * (slower - 1);
+    // Forward begins at once if it waits for its updates itself, and else behind all of them.
+    const double computed_us = i > 0 ? began_us + stages[i - 1].compute_us * slower : 0;
+    const bool at_once = forward && overlaps_forward && i > 0;
+    const double begins_us = at_once ? std::min(computed_us, stage.begin_us) : stage.begin_us + late_us;
+    if (i > 0) waited_us = std::max(0.0, begins_us - computed_us);
+    began_us = begins_us;
+    node.records.emplace_back(us(began_us), us(began_us),
+                              trace::StageTrace{.worker = 0,
+                                                .stage = forward ? 1U : 2U,
+                                                .step = stage.step,
+                                                .waited_us = static_cast<std::uint64_t>(waited_us)});
+    for (const auto& [bucket, at_us] : stage.ready_us) {
+      const double ready_us = began_us + (at_us - stage.begin_us) * slower;
+      node.records.emplace_back(us(ready_us), us(ready_us),
+                                trace::GradientTrace{.worker = 0,
+                                                     .group = 0,
+                                                     .first_tensor = buckets - 1 - bucket,
+                                                     .tensors = 1,
+                                                     .generation = stage.step,
+                                                     .last_step = stage.step});
     }
   }
+}
+
+// Records all launches on one node.
+inline void record_launches(const model::Timeline& timeline, trace::NodeTrace& node) {
+  const auto buckets = static_cast<std::uint32_t>(node.groups.front().buckets.size());
   std::uint64_t number = 0;
-  for (const auto& send : outcome->timeline.sends) {
-    OrderTrace order{.number = number,
-                     .generation = send.generation,
-                     .offset = send.offset,
-                     .part = static_cast<std::uint8_t>(send.part),
-                     .bucket = count - 1 - send.bucket,
-                     .group = 0,
-                     .link = static_cast<std::uint16_t>(send.link)};
+  for (const auto& send : timeline.sends) {
+    trace::OrderTrace order{.number = number,
+                            .generation = send.generation,
+                            .offset = send.offset,
+                            .part = static_cast<std::uint8_t>(send.part),
+                            .bucket = buckets - 1 - send.bucket,
+                            .group = 0,
+                            .link = static_cast<std::uint16_t>(send.link)};
     order.set_bytes(send.bytes);
-    for (auto& node : job.nodes) {
-      node.trace.records.emplace_back(us(send.start_us), us(send.start_us), order);
-      node.trace.records.emplace_back(
-          us(send.start_us), us(send.end_us),
-          TransferTrace{.number = number,
-                        .bytes = send.bytes,
-                        .wire_bytes = send.part == model::LaunchPart::kWhole ? send.bytes : send.bytes / 2,
-                        .stage = static_cast<std::uint16_t>(TransferStage::kLink),
-                        .link = static_cast<std::uint16_t>(send.link)});
-    }
+    node.records.emplace_back(us(send.start_us), us(send.start_us), order);
+    node.records.emplace_back(
+        us(send.start_us), us(send.end_us),
+        trace::TransferTrace{.number = number,
+                             .bytes = send.bytes,
+                             .wire_bytes = send.part == model::LaunchPart::kWhole ? send.bytes : send.bytes / 2,
+                             .stage = static_cast<std::uint16_t>(trace::TransferStage::kLink),
+                             .link = static_cast<std::uint16_t>(send.link)});
     ++number;
   }
-  for (auto& node : job.nodes) std::ranges::stable_sort(node.trace.records, {}, &TraceRecord::begin_us);
+}
+
+}  // namespace simulated
+
+// The records of all nodes of a simulated job. Nodes behind the leader are slower by their slowdown. Times are whole microseconds.
+// `credit_bytes`: 0 is the usual one.
+inline JobTrace traced_simulation(const model::Profile& profile, const std::string& policy, sim::Options options,
+                                  std::uint64_t credit_bytes = 0) {
+  options.record = true;
+  options.warmup_steps = 0;
+  auto setup = sim::setup_for(profile, policy);
+  std::map<std::string, std::string> traced_options = {{"policy", policy}};
+  if (credit_bytes > 0) {
+    setup.credit_bytes = credit_bytes;
+    traced_options["credit_bytes"] = std::to_string(credit_bytes);
+  }
+  auto scheduler = sched::make_scheduler(setup);
+  EXPECT_TRUE(scheduler);
+  const auto outcome = sim::simulate(**scheduler, profile, options);
+  EXPECT_TRUE(outcome);
+  JobTrace job = simulated::empty_job(profile, options.nodes.size(), traced_options);
+  const auto stages = simulated::stages_of(outcome->timeline);
+  for (std::size_t n = 0; n < options.nodes.size(); ++n) {
+    trace::NodeTrace& node = job.nodes[n].trace;
+    simulated::record_stages(stages, options.nodes[n].slowdown / options.nodes.front().slowdown,
+                             options.overlaps_forward, node);
+    simulated::record_launches(outcome->timeline, node);
+    std::ranges::stable_sort(node.records, {}, &trace::TraceRecord::begin_us);
+  }
   return job;
 }
 

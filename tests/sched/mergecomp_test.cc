@@ -3,6 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <limits>
+#include <set>
 
 #include "core/model/grouping.h"
 #include "core/sched/scheduler.h"
@@ -82,7 +83,7 @@ RC_GTEST_PROP(Groups, AreNeverBetterThanExactNorWorseThanOne, ()) {
   RC_ASSERT(exact_us <= pipeline_us(problem, even_groups(problem, 2)) * (1 + 1e-9));
 }
 
-// Parts in the three stages one by one, each as soon as its stage and the stage before have finished.
+// Parts in the three stages one by one, each as soon as its stage and the stage before have finished. The thread has no other work.
 RC_GTEST_PROP(Groups, StagesWorkOnPartsSideBySide, ()) {
   GroupingProblem problem = any_problem(true, false);
   problem.costs.encode.fixed_us = problem.costs.wire.fixed_us = problem.costs.decode.fixed_us = 0;
@@ -98,8 +99,15 @@ RC_GTEST_PROP(Groups, StagesWorkOnPartsSideBySide, ()) {
     sent_us = std::max(sent_us, encoded_us) + problem.costs.wire.us(part_bytes);
     decoded_us = std::max(decoded_us, sent_us) + problem.costs.decode.us(part_bytes);
   }
+  const double thread_us = 100 + problem.costs.encode.us(problem.bytes[0]) + problem.costs.decode.us(problem.bytes[0]);
   const double us = pipeline_us(problem, {0});
-  RC_ASSERT(std::abs(us - decoded_us) <= 1e-6 * decoded_us);
+  RC_ASSERT(std::abs(us - std::max(decoded_us, thread_us)) <= 1e-6 * us);
+}
+
+// On a link that takes no time, groups that are all ready end when one thread has encoded and decoded them.
+TEST(Groups, OneThreadEncodesAndDecodes) {
+  GroupingProblem problem{{100, 100, 100}, {10, 10, 10}, {}, {{0, 1}, {0, 1e-9}, {0, 1}}};
+  EXPECT_NEAR(pipeline_us(problem, {0, 1, 2}), 160, 1e-3) << "two threads would take 140";
 }
 
 RC_GTEST_PROP(Groups, FewerOnesCostAtMostTheSlack, ()) {
@@ -195,6 +203,31 @@ TEST(MergeComp, ASlowCodecIsWorthMoreGroups) {
   other->profile_measured(profile_of(1), 0, 0);
   const auto merged = other->take_fusion();
   EXPECT_EQ(merged ? merged->starts.size() : 1U, 1U) << "of small tensors nothing is encoded";
+}
+
+// Two links have two threads, and each works on its half of a group.
+TEST(MergeComp, GroupsOnTwoLinksAsOnOneWithTwiceTheSpeedAndHalfTheCosts) {
+  const auto starts = [](std::size_t links, double encode_us_per_byte) {
+    auto setup = setup_of("exact");
+    auto profile = profile_of(20);
+    setup.links.assign(links, {"l", 30, 200 / static_cast<double>(links)});
+    profile.links.assign(links, {"l", 30, {}, 200 / static_cast<double>(links)});
+    for (std::size_t link = 0; link < links; ++link) profile.links[link].name += std::to_string(link);
+    for (auto& bucket : setup.buckets) bucket.coded_bytes = bucket.bytes;
+    setup.partition_bytes = 1 << 30;  // whole groups, as on one link
+    setup.codec_cost = {
+        .name = "slow", .encode_us_per_byte = encode_us_per_byte, .decode_us_per_byte = encode_us_per_byte / 10};
+    const auto scheduler = make_scheduler(setup).value();
+    scheduler->profile_measured(profile, 0, 0);
+    const auto fusion = scheduler->take_fusion();
+    return fusion ? fusion->starts : std::vector<model::BucketIndex>{0};
+  };
+  std::set<std::vector<model::BucketIndex>> found;
+  for (const double us_per_byte : {0.001, 0.004, 0.008, 0.016, 0.03, 0.06}) {
+    EXPECT_EQ(starts(2, us_per_byte), starts(1, us_per_byte / 2)) << us_per_byte;
+    found.insert(starts(2, us_per_byte));
+  }
+  EXPECT_GT(found.size(), 1U) << "so it matters how long encoding takes";
 }
 
 TEST(MergeComp, RefusesWhatIsNoWayToGroup) {

@@ -1,6 +1,8 @@
 """scripts/mutate says `killed` only if a test that passes without the mutation fails with it."""
 
+import fnmatch
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -72,3 +74,28 @@ def test_the_list_fits_the_tree(mutate):
     for mutation in mutations:
         mutate.mutated((ROOT / mutation.file).read_text(), mutation)
         assert mutation.program or mutation.pytest, mutation
+
+
+def names_of_tests(program: str) -> list[str]:
+    """The tests of a test program, as Suite.Name, by its sources."""
+    for lists in (ROOT / "tests").rglob("CMakeLists.txt"):
+        found = re.search(rf"deft_test\({program}\s[^)]*?SOURCES\s([^)]*?)\b(?:DEPS|\))", lists.read_text())
+        if found:
+            files = [lists.parent / name for name in found[1].split()]
+            text = "\n".join(file.read_text() for file in files if file.is_file())
+            names = re.findall(r"\b(?:TEST(?:_[FP])?|TYPED_TEST|RC_GTEST\w*_PROP)\(\s*(\w+),\s*(\w+)", text)
+            return [f"{suite}.{name}" for suite, name in names]
+    raise AssertionError(f"no CMakeLists.txt has deft_test({program}")
+
+
+def test_every_filter_names_tests_of_its_programs(mutate):
+    for mutation in mutate.read(ROOT / "tests/mutations.json"):
+        tests = {program: names_of_tests(program) for program in mutation.program.split()}
+        patterns = {re.sub(r"^[^.]*/", "", one).split("/")[0] for one in mutation.filter.split("-")[0].split(":")}
+        named = {program: fnmatch_any(names, patterns) for program, names in tests.items()}
+        assert all(named.values()), f"{mutation.filter} names no test of a program: {named}"
+        assert not tests or set().union(*named.values()) == patterns, f"{mutation.filter} names more than there is"
+
+
+def fnmatch_any(names: list[str], patterns: set[str]) -> set[str]:
+    return {pattern for pattern in patterns if fnmatch.filter(names, pattern)}

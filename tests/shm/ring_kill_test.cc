@@ -8,6 +8,7 @@
 
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 
 #include "core/shm/control_segment.h"
@@ -51,7 +52,7 @@ int whole_records(const Segment& segment, const Segment& copy) {
 [[noreturn]] void produce(const ControlSegment& view, const Doorbell& bell, std::uint64_t before) {
   Producer producer(view.submission(), view.submission_records());
   for (std::uint64_t i = 0; i < before; ++i) producer.push(numbered(i));
-  if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(kMayNotTrace);
+  if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(errno == EPERM || errno == EACCES ? kMayNotTrace : 1);
   raise(SIGSTOP);
   for (std::uint64_t i = before; i < before + kStepped; ++i)
     if (producer.push(numbered(i)) == Push::kWake) bell.ring();

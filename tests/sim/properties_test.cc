@@ -172,7 +172,7 @@ class Judge {
     return us;
   }
 
-  // Whether the bytes of `next` are those behind `send` in one and the same launch: it had no latency of its own.
+  // True if the bytes of `next` are those behind `send` in one and the same launch: it had no latency of its own.
   [[nodiscard]] bool goes_on(const model::SendSpan& send, const model::SendSpan& next) const {
     const double bytes_us = share(next) * (profile_.comm_us(next.bucket, next.link, next.bytes) - fixed_us(next));
     return next.generation == send.generation && next.part == send.part && next.bucket + 1 == send.bucket &&

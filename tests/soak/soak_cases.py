@@ -17,6 +17,7 @@ from soak_field import PATIENCE_S, Field, Worker
 
 STEPS = 100
 JOB_S = 1.0  # about what a job takes without a fault
+START_S = 0.08  # of it, in which workers attach, and links open
 POLICIES = ("fifo", "mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "auto")
 WENT_ON, TOLD, WRONG = "went on", "told", "wrong"
 
@@ -49,6 +50,12 @@ class Verdict:
         return json.dumps({**asdict(self), "outcome": self.outcome})
 
 
+def instant(fault: type[Fault], dice: random.Random) -> float:
+    """After the start of the workers."""
+    starting = fault.while_starting and dice.random() < fault.while_starting
+    return round(dice.uniform(0, START_S if starting else JOB_S), 3)
+
+
 def draw_case(seed: int, number: int, kinds: list[str] | None = None) -> Case:
     kinds = kinds or list(FAULTS)
     kind = kinds[number % len(kinds)]
@@ -73,7 +80,7 @@ def draw_case(seed: int, number: int, kinds: list[str] | None = None) -> Case:
         kind,
         links=links,
         policy=dice.choice(policies),
-        at_s=round(dice.uniform(*fault.instants) * JOB_S, 3),
+        at_s=instant(fault, dice),
         for_timeouts=round(dice.uniform(*fault.timeouts), 3),
         draw=draw,
     )

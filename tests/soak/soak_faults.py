@@ -37,7 +37,7 @@ class Draw:
 class Fault:
     may_tell = True  # whether an error is an acceptable end for those who survive
     timeouts = (0.01, 1.5)  # shortest and longest time between begin and end, in timeouts of the daemons
-    instants = (0.0, 1.0)  # when it begins, after the start of the workers; 1 is about the end of an undisturbed job
+    while_starting = 0.0  # so many cases of 1 begin while the job starts, the others at any instant of it
     links = ("gloo:eth0", "gloo:eth0,gloo:eth1", "tcp:eth0", "ps", "gloo:eth1,ps")
 
     def __init__(self, field: Field, draw: Draw):
@@ -284,7 +284,7 @@ class FullDisk(Fault):
 class LimitedDaemon(Fault):
     """The daemon of a node is at a limit of the kernel's, when jobs start and while they run."""
 
-    instants = (0.0, 0.08)  # while the job starts
+    while_starting = 0.5  # a job takes most of what it needs then, and still may not fail its daemon later
     limit = resource.RLIMIT_NOFILE
 
     def in_use(self, pid: int) -> int:

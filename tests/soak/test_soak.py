@@ -10,9 +10,9 @@ import os
 import pytest
 from cluster import MARGIN_S
 from soak import Report, run_lanes
-from soak_cases import draw_case
+from soak_cases import JOB_S, START_S, draw_case
 from soak_crowd import jobs_of_users, large_arenas, nodes_of_a_job, ranks_of_a_job
-from soak_faults import FAULTS
+from soak_faults import FAULTS, LimitedDaemon
 from soak_lane import lanes_for
 from soak_steps import long_training
 from test_lost_links import emulated  # noqa: F401  (skips where there are no emulated nodes)
@@ -39,6 +39,14 @@ def test_a_seed_gives_the_same_cases_again():
     assert cases == [draw_case(SEED, number) for number in range(60)]
     assert {case.kind for case in cases} == set(FAULTS)
     assert cases != [draw_case(SEED + 1, number) for number in range(60)]
+
+
+def test_a_fault_begins_at_any_instant_and_limits_also_while_a_job_starts():
+    for kind, fault in FAULTS.items():
+        instants = [draw_case(SEED, number, [kind]).at_s for number in range(200)]
+        assert min(instants) < START_S < 0.9 * JOB_S < max(instants), kind
+        early = sum(at < START_S for at in instants)
+        assert early > 60 if issubclass(fault, LimitedDaemon) else early < 60, kind
 
 
 def test_many_jobs_of_several_users_at_once():

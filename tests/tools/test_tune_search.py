@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from deft_tuner import bayesian, command, descent, duel, job, measure  # noqa: E402
-from deft_tuner.settings import KB, MB, Settings, Space  # noqa: E402
+from deft_tuner.settings import KB, MB, USES_SIZES, Settings, Space  # noqa: E402
 
 START = Settings("bytescheduler", 1 * MB, 4 * MB)
 BEST = Settings("bytescheduler", 256 * KB, 16 * MB)
@@ -49,6 +50,11 @@ class Hills:
 
     def compare(self, best, other):
         return duel.duel(self.run, best, other, RULES)
+
+
+def test_the_policies_with_sizes_are_those_of_the_table():
+    table = (ROOT / "core/base/policy_traits.h").read_text()
+    assert re.findall(r'\.name = "([a-z0-9-]+)".*\.has_sizes = true', table) == list(USES_SIZES)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -242,7 +248,7 @@ def test_tuning_leaves_the_best_in_force_and_says_what_it_tried(tmp_path, capsys
     assert lines[0].startswith("# deft tune: ") and "trials by descent" in lines[0]
     options = deft.sets[-1].options()
     assert lines[3:] == [f"{name} = {value}" for name, value in options.items()]
-    listed = "DEFT_POLICY, DEFT_PARTITION_BYTES, DEFT_CREDIT_BYTES"
+    listed = "DEFT_POLICY, DEFT_PARTITION_BYTES and DEFT_CREDIT_BYTES"
     assert lines[1] == f"# A variable wins over this file: unset {listed}." and lines[2].startswith("# ")
     assert "train with " + " ".join(f"DEFT_{name.upper()}={value}" for name, value in options.items()) in said
     assert f"DEFT_FLAG_FILE={path}, and {listed} not set, since a variable wins over it" in said

@@ -282,7 +282,7 @@ def over_gloo(start):
 
 @pytest.mark.parametrize("policy", ["fifo", "bytescheduler", "knapsack"])
 def test_ddp_gives_the_losses_that_it_gives_over_gloo(start, over_gloo, policy):
-    cluster = start(2, policy=policy)
+    cluster = start(2, policy=policy, compression="none")
     (first, one, groups), (second, other, _) = cluster.run(train_ddp, "deft", free_port())
     assert one == other, "replicas differ"
     assert groups == 1, "the policy schedules the buckets from the second or third pass on"

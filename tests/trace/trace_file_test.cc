@@ -15,6 +15,7 @@
 
 #include "core/base/policy_traits.h"
 #include "core/model/codec_cost.h"
+#include "core/model/daemon_thread.h"
 #include "core/model/policy_reason.h"
 #include "core/trace/trace_stream.h"
 
@@ -119,7 +120,7 @@ TEST_F(TraceFile, AGroupCountsOnce) {
   EXPECT_THAT(trace->problems, Contains(HasSubstr("a group that was there before")));
 }
 
-// As older versions wrote them.
+// A trace of an older version does not tell them.
 TEST_F(TraceFile, TensorsAndBucketsNeedNotTellTheirElements) {
   auto older = group();
   older.buckets.push_back({64, 1, {1}});
@@ -209,18 +210,21 @@ TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
       TraceRecord(1, 1, PolicyTrace{.reason = 0}),
       TraceRecord(1, 1, PolicyTrace{.reason = static_cast<std::uint8_t>(model::kLastPolicyReason) + 1}),
       TraceRecord(1, 1, PolicyTrace{.policy = static_cast<std::uint8_t>(PolicyId::kAuto), .reason = 1}),
+      TraceRecord(1, 1, CpuTrace{.thread = 0}),
+      TraceRecord(1, 1, CpuTrace{.thread = static_cast<std::uint16_t>(model::kLastDaemonThread) + 1}),
+      TraceRecord(1, 1, CpuTrace{.thread = static_cast<std::uint16_t>(model::kLastDaemonThread)}),
       TraceRecord(1, 1, OrderTrace{.codec = model::kMaxCodecs}),
       TraceRecord(1, 1, OrderTrace{.codec = model::kWithResiduals}),
   };
   ASSERT_TRUE((*writer)->records(records) && (*writer)->finish(0));
   const auto trace = read_trace(path());
   ASSERT_TRUE(trace);
-  EXPECT_EQ(trace->records.size(), 4U);
-  EXPECT_THAT(trace->problems, Contains(HasSubstr("12 records are impossible, or of a newer version")));
+  EXPECT_EQ(trace->records.size(), 5U);
+  EXPECT_THAT(trace->problems, Contains(HasSubstr("14 records are impossible, or of a newer version")));
 }
 
 // Files have these numbers, so they never change, whatever is added.
-TEST_F(TraceFile, PoliciesAndReasonsKeepTheirNumbers) {
+TEST_F(TraceFile, PoliciesReasonsAndThreadsKeepTheirNumbers) {
   constexpr PolicyId kPolicies[] = {PolicyId::kFifo,     PolicyId::kMgwfbp,        PolicyId::kMergeComp,
                                     PolicyId::kP3,       PolicyId::kByteScheduler, PolicyId::kProphet,
                                     PolicyId::kUsByte,   PolicyId::kDear,          PolicyId::kKnapsackPaper,
@@ -231,6 +235,11 @@ TEST_F(TraceFile, PoliciesAndReasonsKeepTheirNumbers) {
                                        PolicyReason::kNoBetter, PolicyReason::kKept,     PolicyReason::kUser,
                                        PolicyReason::kLinkLost};
   for (std::size_t i = 0; i < std::size(kReasons); ++i) EXPECT_EQ(static_cast<std::size_t>(kReasons[i]), i + 1);
+  using model::DaemonThread;
+  constexpr DaemonThread kThreads[] = {DaemonThread::kReactor,  DaemonThread::kAll,  DaemonThread::kLink,
+                                       DaemonThread::kReceives, DaemonThread::kAdds, DaemonThread::kCollects,
+                                       DaemonThread::kEncrypts};
+  for (std::size_t i = 0; i < std::size(kThreads); ++i) EXPECT_EQ(static_cast<std::size_t>(kThreads[i]), i + 1);
 }
 
 TEST_F(TraceFile, RecordsBeyondTheWantedOnesAreLeftOutWithAWord) {

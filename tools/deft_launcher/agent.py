@@ -25,6 +25,7 @@ DAEMON_GRACE = 5.0  # in which a daemon ends with the last job; then it is told 
 WRITING_GRACE = 20.0  # in which it finishes the files of traces then: the disk may be busy
 WATCH_SECONDS = 0.05
 ANSWER_SHARE = 0.75  # of the time to start, in which a daemon that listens must answer
+LONGEST_SOCKET = 107  # sockaddr_un has 108 bytes, of which the last one is 0
 EVERYWHERE = ("0.0.0.0", "*")  # no address that others could name
 NO_ANSWER = 3  # the exit status of `deft status` then
 
@@ -164,6 +165,11 @@ class Agent:
         self.folder = Path(tempfile.mkdtemp(prefix="deftrun-"))
         self.tell("folder", folder=str(self.folder))
         self.socket = str(self.folder / "deftd.sock")
+        if len(os.fsencode(self.socket)) > LONGEST_SOCKET:
+            raise RuntimeError(
+                f"the path of the daemon's socket, {self.socket}, is longer than the {LONGEST_SOCKET} bytes that the "
+                "kernel allows: set TMPDIR to a folder with a shorter path, for instance /tmp"
+            )
         address = reachable_address(plan)
         for attempt in range(1, PORT_TRIES + 1):
             listen = f"{address}:{free_port(address)}"

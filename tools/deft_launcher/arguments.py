@@ -131,21 +131,19 @@ def deft_options(given: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def read_flag_file(path: str) -> dict[str, str]:
-    """What the file says. Daemons and workers check it (core/base/config.cc), so a wrong line says nothing here."""
-    try:
-        lines = Path(path).read_text(errors="replace").splitlines() if path else []
-    except OSError:
-        return {}
-    pairs = [line.split("#")[0].partition("=") for line in lines]
-    return {name.strip().replace("-", "_"): value.strip() for name, equals, value in pairs if equals and value.strip()}
-
-
 def given_options(flags: dict[str, str]) -> dict[str, str]:
-    """What flags, variables and the flag file say, by name. A flag wins over a variable, a variable over the file."""
-    variables = {name[5:].lower(): value for name, value in os.environ.items() if name.startswith("DEFT_") and value}
-    given = {**variables, **flags}
-    return {**read_flag_file(given.get("flag_file", "")), **given}
+    """What flags, variables and the flag file say, by name. A flag wins over a variable, a variable over the file.
+
+    Daemons and workers refuse what is wrong, and the file may lie on their machines alone. So both say nothing here.
+    """
+    as_variables = {f"DEFT_{name.upper()}": value for name, value in flags.items()}  # words are there for all to read
+    environment = {**os.environ, **as_variables}
+    for more in ({}, {"DEFT_FLAG_FILE": ""}):
+        words = [program("deft"), "options", "--given"]
+        asked = subprocess.run(words, env={**environment, **more}, capture_output=True, text=True)
+        if asked.returncode == 0:
+            return {**json.loads(asked.stdout), **flags}
+    return flags
 
 
 def forwarded(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
@@ -161,7 +159,7 @@ def forwarded(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]
 
 
 def parse(words: list[str]) -> Run | None:
-    """What to run; None when only a question was answered."""
+    """What to run; None if only a question was answered."""
     known = listed_options("--json")
     parser = make_parser([option["name"] for option in known], listed_options("--retired"))
     given = parser.parse_args(words)

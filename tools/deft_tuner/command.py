@@ -189,15 +189,31 @@ def variables(options: dict[str, str]) -> dict[str, str]:
     return {f"DEFT_{name.upper()}": value for name, value in options.items()}
 
 
+def listed(options: dict[str, str]) -> str:
+    *most, last = variables(options)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+# deft optimize gives the same advice, in the same words (tools/optimize.cc).
+def comments(options: dict[str, str]) -> list[str]:
+    return [
+        f"# A variable wins over this file: unset {listed(options)}.",
+        "# If the job has a flag file already, add these lines to that one.",
+    ]
+
+
+def how_to_train(options: dict[str, str], path: str) -> str:
+    return (
+        f"train with {' '.join(f'{name}={value}' for name, value in variables(options).items())}\n"
+        f"or with the file {path}: DEFT_FLAG_FILE={path}, and {listed(options)} not set, since a variable wins over it"
+    )
+
+
 def write_flags(path: str, outcome: TuneResult, method: str) -> None:
     options = outcome.search.best.options()
-    comments = (
-        f"# A variable wins over this file: unset {', '.join(variables(options))}.\n"
-        "# If the job has a flag file already, add these lines to that one.\n"
-    )
-    lines = [f"{name} = {value}\n" for name, value in options.items()]
+    lines = comments(options) + [f"{name} = {value}" for name, value in options.items()]
     try:
-        Path(path).write_text(header(outcome, method) + comments + "".join(lines))
+        Path(path).write_text(header(outcome, method) + "".join(f"{line}\n" for line in lines))
     except OSError as error:
         raise TuneError(f"cannot write {path}: {error.strerror}") from None
 
@@ -230,12 +246,9 @@ def as_json(outcome: TuneResult, is_faster: bool) -> str:
 def verdict(outcome: TuneResult, is_faster: bool, path: str) -> str:
     final = outcome.final
     if is_faster:
-        found = variables(outcome.search.best.options())
-        names = ", ".join(found)
         return (
             f"{final.other} a step instead of {final.best}: {final.gain:.1%} less, +- {final.noise:.1%}\n"
-            f"train with {' '.join(f'{name}={value}' for name, value in found.items())}\n"
-            f"or with the file {path}: DEFT_FLAG_FILE={path}, and {names} not set, since a variable wins over it"
+            f"{how_to_train(outcome.search.best.options(), path)}"
         )
     if outcome.ended and final is None:
         best = [trial.settings for trial in outcome.trials if trial.is_new_best]

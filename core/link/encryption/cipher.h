@@ -19,7 +19,7 @@ namespace deft::link {
 
 enum class CipherKind : std::uint8_t { kAes256Gcm, kChaCha20Poly1305 };
 
-// Whether this processor has AES-256-GCM.
+// True if this processor has AES-256-GCM.
 bool has_aes();
 
 inline constexpr std::size_t kProofBytes = 16;

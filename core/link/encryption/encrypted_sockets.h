@@ -22,6 +22,7 @@
 #include "core/base/descriptor.h"
 #include "core/base/status.h"
 #include "core/link/encryption/encrypted_connection.h"
+#include "core/link/thread_clocks.h"
 
 namespace deft::link {
 
@@ -38,6 +39,11 @@ class EncryptedSockets {
   [[nodiscard]] Descriptor take_plain(std::uint32_t peer);
   // The TCP socket to `peer`, for its options and counters. It stays open as long as this object lives.
   [[nodiscard]] int wire(std::uint32_t peer) const;
+
+  // Adds the clock of the thread's processor time. Not while this object is destroyed.
+  void add_thread_clock(std::vector<ThreadClock>& clocks, std::uint16_t number) {
+    if (thread_.joinable()) add_clock(clocks, model::DaemonThread::kEncrypts, number, thread_.native_handle());
+  }
 
   // Any thread: ends all connections at once. What cannot be sent without waiting is lost.
   void abandon();

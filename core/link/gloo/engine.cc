@@ -103,6 +103,11 @@ void Engine::halt() {
   if (collecting_.joinable()) collecting_.join();
 }
 
+void Engine::add_thread_clocks(std::vector<ThreadClock>& clocks, std::uint16_t number) {
+  if (reducing_.joinable()) add_clock(clocks, model::DaemonThread::kAdds, number, reducing_.native_handle());
+  if (collecting_.joinable()) add_clock(clocks, model::DaemonThread::kCollects, number, collecting_.native_handle());
+}
+
 // Sends the segments of as many rounds as have a free slot, of the requests in their order.
 void Engine::fill_window() {
   for (InFlight& entry : state_.in_flight) {

@@ -2,7 +2,7 @@
 // sends results. The other collects results and blocks, and sends the segments for which slots are free again. So neither
 // waits for work that the other one could do, and the caller can start a request while older ones are in flight.
 //
-// All-reduces and reduce-scatters are cut into segments (core/link/segmented.h). In an all-gather or broadcast, every node
+// Requests that reduce are cut into segments (core/link/segmented.h). In an all-gather or broadcast, every node
 // sends its block straight into the memory of all others (block_exchange.h).
 #pragma once
 
@@ -14,10 +14,12 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "core/link/gloo/block_exchange.h"
 #include "core/link/gloo/mesh.h"
 #include "core/link/gloo/transport.h"
+#include "core/link/thread_clocks.h"
 #include "core/link/work_request.h"
 
 namespace deft::link::gloo_backend {
@@ -48,6 +50,8 @@ class Engine {
   void start(const WorkRequest& request);
   [[nodiscard]] std::optional<std::uint64_t> take_ended();  // the id of the oldest request, if it has ended
   void halt();
+  // Adds the clocks of both threads, if they run. `number`: of this engine among the link's. The same thread.
+  void add_thread_clocks(std::vector<ThreadClock>& clocks, std::uint16_t number);
 
  private:
   struct InFlight {

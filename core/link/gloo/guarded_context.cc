@@ -2,6 +2,7 @@
 
 #include <gloo/transport/tcp/pair.h>
 #include <gloo/transport/tcp/unbound_buffer.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -13,13 +14,13 @@ namespace {
 
 class GuardedPair final : public gloo::transport::tcp::Pair {
  public:
-  GuardedPair(gloo::transport::tcp::Context* context, gloo::transport::tcp::Device* device, int peer,
+  GuardedPair(GuardedContext* context, gloo::transport::tcp::Device* device, int peer,
               std::chrono::milliseconds timeout)
       : Pair(context, device, peer, timeout) {
     stop_listening();
   }
 
-  // As gloo's handleConnected, which demands that the socket is one of TCP. Our sockets do not block and do not wait for more to send.
+  // Does what gloo's handleConnected does for sockets of TCP alone. Our sockets do not block, and do not wait for more to send.
   void adopt(int socket, int wire) {
     const std::lock_guard lock(m_);
     fd_ = socket;
@@ -40,6 +41,7 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
 
   // Called by the loop's thread.
   void handleEvents(int events) override {
+    static_cast<GuardedContext*>(context_)->note_loop();
     try {
       Pair::handleEvents(events);
     } catch (...) {
@@ -65,6 +67,12 @@ std::unique_ptr<gloo::transport::Pair>& GuardedContext::createPair(int peer) {
   auto& pair = pairs_[static_cast<std::size_t>(peer)];
   pair = std::make_unique<GuardedPair>(this, device_.get(), peer, getTimeout());
   return pair;
+}
+
+void GuardedContext::note_loop() {
+  clockid_t clock{};
+  if (!loop_clock() && pthread_getcpuclockid(pthread_self(), &clock) == 0)
+    loop_clock_.store(clock, std::memory_order_relaxed);
 }
 
 void GuardedContext::adopt(int peer, int socket, int wire) {

@@ -13,7 +13,10 @@
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <atomic>
+#include <ctime>
 #include <memory>
+#include <optional>
 
 namespace deft::link::gloo_backend {
 
@@ -21,11 +24,24 @@ class GuardedContext final : public gloo::transport::tcp::Context {
  public:
   GuardedContext(const std::shared_ptr<gloo::transport::tcp::Device>& device, int node, int nodes)
       : Context(device, node, nodes) {}
+  ~GuardedContext() override { pairs_.clear(); }  // while what they tell of is there
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override;
   // The pair owns the socket from now on, and is connected. `wire` is the TCP socket, whose addresses gloo names: the same one, or the
   // one that `socket` leads to. May throw, as gloo does.
   void adopt(int peer, int socket, int wire);
+
+  // The processor time of the loop's thread, which gloo hands out to nobody. Nothing before its first event. Any thread.
+  [[nodiscard]] std::optional<clockid_t> loop_clock() const {
+    const clockid_t clock = loop_clock_.load(std::memory_order_relaxed);
+    return clock == kUnknownClock ? std::nullopt : std::optional(clock);
+  }
+  // The loop's thread calls it.
+  void note_loop();
+
+ private:
+  static constexpr clockid_t kUnknownClock = CLOCK_PROCESS_CPUTIME_ID;  // the clock of no thread
+  std::atomic<clockid_t> loop_clock_{kUnknownClock};
 };
 
 }  // namespace deft::link::gloo_backend

@@ -64,6 +64,17 @@ std::vector<PeerTraffic> LinkImpl::traffic() const {
   return sums;
 }
 
+std::vector<ThreadClock> LinkImpl::thread_clocks() const {
+  std::vector<ThreadClock> clocks;
+  for (std::uint16_t number = 0; number < channels_.size(); ++number) {
+    const Channel& channel = channels_[number];
+    if (channel.mesh == nullptr) continue;
+    channel.engine->add_thread_clocks(clocks, number);
+    channel.mesh->add_thread_clocks(clocks, number);
+  }
+  return clocks;
+}
+
 bool LinkImpl::overtakes(const WorkRequest& request) const {
   return request.reduces() && model::is_small(request.bytes());
 }

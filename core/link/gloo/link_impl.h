@@ -15,17 +15,19 @@
 #include "core/link/gloo/mesh.h"
 #include "core/link/link.h"
 #include "core/link/signals.h"
+#include "core/link/thread_clocks.h"
 #include "core/link/traffic.h"
 
 namespace deft::link::gloo_backend {
 
-class LinkImpl final : public Link, public TrafficCounters {
+class LinkImpl final : public Link, public TrafficCounters, public ThreadClocks {
  public:
   // No meshes if the node is alone.
   LinkImpl(const LinkSpec& spec, const LinkGroup& group, std::unique_ptr<Mesh> main, std::unique_ptr<Mesh> priority);
   ~LinkImpl() override;
 
   [[nodiscard]] std::vector<PeerTraffic> traffic() const override;
+  [[nodiscard]] std::vector<ThreadClock> thread_clocks() const override;
 
  protected:
   Result<void> start(const WorkRequest& request) override;

@@ -14,6 +14,7 @@
 #include "core/link/address.h"
 #include "core/link/gloo/guarded_context.h"
 #include "core/link/signals.h"
+#include "core/link/try_threads.h"
 
 namespace deft::link::gloo_backend {
 namespace {
@@ -59,6 +60,8 @@ Mesh::~Mesh() {
 Result<void> Mesh::take(const std::string& address) {
   const auto attributes = device_attributes(address);
   if (!attributes) return tl::unexpected(attributes.error());
+  // gloo keeps the descriptor of its loop for ever if it cannot make the thread of it.
+  if (auto ok = try_threads(1); !ok) return ok;
   try {
     const AllSignalsBlocked inherited_by_the_loop;
     device_ = std::make_shared<gloo::transport::tcp::Device>(*attributes);
@@ -80,6 +83,12 @@ Result<void> Mesh::take(const std::string& address) {
 
 void Mesh::add_traffic(std::vector<PeerTraffic>& sums) const {
   for (const BorrowedSocket& socket : sockets_) add_kernel_traffic(socket, sums[socket.peer]);
+}
+
+void Mesh::add_thread_clocks(std::vector<ThreadClock>& clocks, std::uint16_t number) const {
+  if (context_ != nullptr)
+    if (const auto clock = context_->loop_clock()) clocks.push_back({model::DaemonThread::kReceives, number, *clock});
+  if (connections_.encryption != nullptr) connections_.encryption->add_thread_clock(clocks, number);
 }
 
 void Mesh::go_first() {

@@ -12,6 +12,7 @@
 #include "core/link/borrowed_socket.h"
 #include "core/link/link.h"
 #include "core/link/peer_sockets.h"
+#include "core/link/thread_clocks.h"
 
 namespace gloo::transport {
 class Pair;
@@ -60,6 +61,9 @@ class Mesh {
 
   // Adds the bytes that the connections have carried to `sums`, which has an entry for each node.
   void add_traffic(std::vector<PeerTraffic>& sums) const;
+
+  // Adds the clocks of the threads that serve the connections, if they run. `number`: of this mesh among the link's.
+  void add_thread_clocks(std::vector<ThreadClock>& clocks, std::uint16_t number) const;
 
   // Waits a moment until the peers have got what this node sent last; a peer that parts as well ends the wait.
   void part();

@@ -89,7 +89,9 @@ Transport::Peers Transport::connect(const Segmented& segmented) {
     Peer& peer = peers[node];
     const std::uint64_t inbox = segmented.whole ? kWholesNumber : kRoundsNumber;
     if (!segmented.whole) {
-      peer.result_receive = pair.createRecvBuffer(directed(number, mesh_.node(), node), data, bytes);
+      std::byte* const results = segmented.is_by_all() ? &inboxes_[node].acknowledged : data;
+      peer.result_receive =
+          pair.createRecvBuffer(directed(number, mesh_.node(), node), results, segmented.is_by_all() ? 1 : bytes);
       peer.result_send = pair.createSendBuffer(directed(number, node, mesh_.node()), data, bytes);
     }
     peer.segment_send = pair.createSendBuffer(directed(inbox, node, mesh_.node()), data, bytes);
@@ -125,10 +127,12 @@ std::span<const std::byte* const> Transport::inputs(const Segmented& segmented, 
   return inputs_;
 }
 
-// Without an all-gather the first element of a result acknowledges the round.
+// Without an all-gather the first element of a result acknowledges the round. Where every node owns all, that element is not the
+// peer's to lose.
 void Transport::send_results(const Segmented& segmented, Peers& peers, std::uint64_t round) {
   Range range = segmented.mine(round);
   if (!segmented.gathers()) range.count = 1;
+  if (segmented.is_by_all()) range.first = 0;
   const std::size_t offset = range.first * segmented.element;
   each_peer_named([&](std::uint32_t node) {
     Peer& peer = peers[node];

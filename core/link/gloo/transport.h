@@ -63,6 +63,7 @@ class Transport {
     std::vector<std::byte> small;    // slots for requests that are sent whole
     std::unique_ptr<gloo::transport::Buffer> rounds;
     std::unique_ptr<gloo::transport::Buffer> wholes;
+    std::byte acknowledged{};  // where results arrive that bring nothing (kReduceByAll)
   };
   [[nodiscard]] std::size_t slot_of(const Segmented& segmented, std::uint64_t round) const;
   template <typename Visit>

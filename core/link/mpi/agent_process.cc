@@ -45,7 +45,7 @@ class SpawnSettings {
     sigemptyset(&none);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setsigmask(&attributes, &none);
-    // Of its own group: a Ctrl-C is for the daemon, which ends its links in order.
+    // The process has a group of its own, because a Ctrl-C is for the daemon, which ends its links in order.
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   }
   ~SpawnSettings() {

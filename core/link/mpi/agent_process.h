@@ -22,7 +22,7 @@
 
 namespace deft::link::mpi_backend {
 
-// Whether one of them was ready by the deadline.
+// True if one of them was ready by the deadline.
 bool poll_until(std::span<pollfd> waits, TimeUs deadline_us);
 
 // The path of deft-mpi, which lies beside this program or in ../bin. An error lists the places that were searched.

@@ -37,7 +37,7 @@ class Transport {
   // nothing from each other.
   std::uint32_t begin(std::span<const std::uint64_t> words);
 
-  // Whether one more message from `peer` can be expected now.
+  // True if one more message from `peer` can be expected now.
   [[nodiscard]] bool can_expect(std::uint32_t peer, Stream stream) const;
   // The next message from `peer` has so many bytes, slot_bytes() at most.
   bool expect(std::uint32_t peer, Stream stream, std::uint32_t tag, std::size_t bytes);

@@ -1,4 +1,4 @@
-// What an MPI link and its helper processes say to each other.
+// The messages between an MPI link and its helper processes.
 //
 //   daemon  LinkImpl, Engine, BlockExchange, Transport     (no MPI here)
 //     |  |       \__ control socket: bootstrap and ending       -> deft-mpi: a PMIx server, the parent of the next
@@ -66,7 +66,7 @@ enum class ControlKind : std::uint8_t {
   kFencedPart,  // to the helper: bytes that come before those of kFenced
 };
 
-// Where a slot begins in the memory.
+// The offset at which a slot begins in the memory.
 constexpr std::size_t slot_offset(std::uint32_t peer, bool incoming, std::uint32_t slot, std::size_t slot_bytes) {
   return ((std::size_t{peer} * 2 + (incoming ? 1 : 0)) * kSlots + slot) * slot_bytes;
 }

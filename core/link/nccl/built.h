@@ -1,4 +1,4 @@
-// Whether this build has the NCCL link: whether nccl.h and the CUDA headers were there when it was made.
+// True if this build has the NCCL link: nccl.h and the CUDA headers were there when it was made.
 #pragma once
 
 #include <string_view>

@@ -126,7 +126,7 @@ Result<void> Communicator::copy(void* to, const void* from, std::size_t bytes) {
   return libraries_.check(libraries_.cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
 }
 
-// Whether the stream has something to do.
+// True if the stream has something to do.
 Result<bool> Communicator::busy(const char* name) const {
   const cudaError_t state = libraries_.cudaStreamQuery(stream_);
   if (state == cudaSuccess) return false;

@@ -36,7 +36,7 @@ class Communicator {
   // Waits for all enqueued work.
   Result<void> wait(const char* name);
   [[nodiscard]] const Libraries& libraries() const { return libraries_; }
-  // Whether NCCL can work on `data` in place; an error if `data` is on another GPU.
+  // True if NCCL can work on `data` in place; an error if `data` is on another GPU.
   [[nodiscard]] Result<bool> is_device_memory(const void* data) const;
 
   // Whoever waits gives up; then it is to be halted.

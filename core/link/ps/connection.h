@@ -47,8 +47,8 @@ class ServerConnection {
   [[nodiscard]] zmq::pollitem_t messages() { return {dealer_.handle(), 0, ZMQ_POLLIN, 0}; }
   [[nodiscard]] zmq::pollitem_t events() { return watch_.events(); }
   [[nodiscard]] std::size_t unanswered() const { return unanswered_; }
-  // What the kernel has counted: the packets sent again and the least round trip of `traffic`.
-  void count_packets(PeerTraffic& traffic) const { watch_.count_packets(traffic); }
+  // The part of `traffic` that the kernel has counted.
+  void count_pushes(PeerTraffic& traffic) const { watch_.count_pushes(traffic); }
 
  private:
   void refused();

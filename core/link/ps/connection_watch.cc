@@ -39,11 +39,13 @@ ConnectionWatch::News ConnectionWatch::take_news() {
   return news;
 }
 
-void ConnectionWatch::count_packets(PeerTraffic& traffic) const {
+void ConnectionWatch::count_pushes(PeerTraffic& traffic) const {
   PeerTraffic counted;
   add_kernel_traffic(connection_, counted);
   traffic.resent = counted.resent;
   traffic.rtt_us = counted.rtt_us;
+  traffic.pushed_bytes = counted.sent_bytes;
+  traffic.pushing_us = counted.busy_us;
 }
 
 }  // namespace deft::link::ps_backend

@@ -19,8 +19,8 @@ class ConnectionWatch {
   };
   News take_news();  // since the last call
 
-  // The packets sent again and the least round trip of the connection.
-  void count_packets(PeerTraffic& traffic) const;
+  // The kernel's part of `traffic`: what was sent, how long it took, the packets sent again and the least round trip.
+  void count_pushes(PeerTraffic& traffic) const;
 
   [[nodiscard]] zmq::pollitem_t events() { return {monitor_.handle(), 0, ZMQ_POLLIN, 0}; }
 

@@ -7,18 +7,18 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <future>
-#include <thread>
 
 #include "core/link/ps/opening_error.h"
 #include "core/link/ps/segment_answer.h"
 #include "core/link/rendezvous.h"
 #include "core/link/servers.h"
+#include "core/link/try_threads.h"
 
 namespace deft::link::ps_backend {
 namespace {
 
 constexpr TimeUs kLongUs = 3'600'000'000;
+constexpr std::size_t kThreads = 3;  // one more than ZeroMQ makes, which ends the process if it gets none
 
 std::string listed(const std::vector<std::uint32_t>& nodes) {
   std::string text;
@@ -48,27 +48,7 @@ Result<Secret> agree(const LinkSpec& spec, const LinkGroup& group) {
   return secret;
 }
 
-// ZeroMQ ends the process if the kernel gives it no thread. So as many as it makes, and one more, are made before. Their stacks stay
-// with the C library, which gives them to ZeroMQ.
-Result<void> try_threads() {
-  constexpr int kThreads = 3;
-  std::promise<void> all_began;
-  const std::shared_future<void> end = all_began.get_future().share();
-  std::vector<std::thread> threads;
-  threads.reserve(kThreads);
-  Result<void> result;
-  try {
-    while (threads.size() < kThreads) threads.emplace_back([end] { end.wait(); });
-  } catch (const std::exception& error) {
-    result = fail(ErrorKind::kExhausted, std::string("no thread for a link: ") + error.what(),
-                  "raise the limits on memory and threads");
-  }
-  all_began.set_value();
-  for (auto& thread : threads) thread.join();
-  return result;
-}
-
-// Nor does ZeroMQ live on if it gets no descriptor for some of what it makes. So as many are tried as a link takes.
+// ZeroMQ does not live on if it gets no descriptor for some of what it makes. So as many are tried as a link takes.
 Result<void> try_descriptors(std::size_t servers) {
   const std::size_t count = 8 + 6 * servers;  // of the context; of a server's sockets and connection
   std::vector<Descriptor> tried;
@@ -140,7 +120,7 @@ Result<std::unique_ptr<Engine>> Engine::connect(const LinkSpec& spec, const Link
 Result<void> Engine::open(const std::vector<std::string>& servers, const LinkGroup& group, const Secret& secret) {
   const auto key = CurveKey::read(group.key_file);
   if (!key) return tl::unexpected(key.error());
-  if (auto ok = try_threads(); !ok) return ok;
+  if (auto ok = try_threads(kThreads); !ok) return ok;
   if (auto ok = try_descriptors(servers.size()); !ok) return ok;
   try {
     context_ = std::make_unique<zmq::context_t>(1);
@@ -344,7 +324,7 @@ std::vector<PeerTraffic> Engine::traffic() {
                      .is_server = true,
                      .sent_bytes = route.load.bytes(),
                      .busy_us = route.load.owed_us(now_us)});
-      route.connection->count_packets(all.back());
+      route.connection->count_pushes(all.back());
     }
   }
   close_if_aborted();

@@ -9,11 +9,15 @@ namespace deft::link::ps_backend {
 LinkImpl::LinkImpl(const LinkSpec& spec, const LinkGroup& group, std::unique_ptr<Engine> engine)
     : Link(spec.name(), group, kDepth), engine_(std::move(engine)) {}
 
-// Whole blocks, and so few values that a keeper's answer is not too long.
-SegmentRule LinkImpl::rule_for(const WorkRequest& request) {
+// Whole blocks, and so few that a keeper's answer is not too long.
+SegmentRule LinkImpl::rule_for(const WorkRequest& request) const {
   const std::size_t granule = granule_of(1, request.block);
-  const std::size_t most = kMaxAnswerBytes / sizeof(float) / request.encoded->block_values * request.block;
-  return {.granule = granule, .most = std::max(std::min(most, kMaxSegmentBytes), granule)};
+  const std::size_t most = request.encoded
+                               ? kMaxAnswerBytes / sizeof(float) / request.encoded->block_values * request.block
+                               : kMaxAnswerBytes / (nodes() - 1);
+  return {.granule = granule,
+          .most = std::max(std::min(most, kMaxSegmentBytes), granule),
+          .keeper = request.encoded ? kNoOwner : kEveryNode};
 }
 
 // A node keeps the residuals of the elements that it would own on another link. So residuals stay at the same nodes, whatever the
@@ -32,6 +36,8 @@ Result<void> LinkImpl::start(const WorkRequest& request) {
   Segmenter& segmenter = engine_->segmenter();
   if (request.encoded)
     cut_encoded(request, segments);
+  else if (request.kind == WorkRequest::Kind::kReduceByAll)
+    segmenter.cut(0, request.bytes(), kNoOwner, segments, rule_for(request));
   else if (request.reduces())
     segmenter.cut(0, request.bytes(), kNoOwner, segments);
   std::size_t offset = 0;

@@ -28,7 +28,7 @@ class LinkImpl final : public Link, public TrafficCounters {
   void interrupt_await() override { engine_->interrupt(); }
 
  private:
-  [[nodiscard]] static SegmentRule rule_for(const WorkRequest& request);
+  [[nodiscard]] SegmentRule rule_for(const WorkRequest& request) const;
   void cut_encoded(const WorkRequest& request, std::vector<PsSegment>& segments);
 
   static constexpr std::size_t kDepth = 4;  // kWindow bounds the segments on the wire; these requests wait for it

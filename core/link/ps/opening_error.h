@@ -1,4 +1,4 @@
-// What it means if ZeroMQ throws while the sockets of a link or of a parameter server are opened.
+// Explains what ZeroMQ throws while the sockets of a link or of a parameter server are opened.
 #pragma once
 
 #include <cerrno>

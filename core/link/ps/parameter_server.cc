@@ -236,7 +236,7 @@ void ParameterServer::watch_connections() {
     if (now + after > next) checks_.push_back(now + after);
 }
 
-// Of one link, or of all where none is named.
+// Looks at the members of one link, or of all links if none is named.
 void ParameterServer::find_the_gone(const std::string& link) {
   const PsHeader ping;
   for (const auto& [peer, member] : members_) {

@@ -10,12 +10,15 @@ std::size_t SegmentAnswer::values() const { return segment.bytes / request.block
 
 std::size_t SegmentAnswer::bytes() const {
   if (segment.owner == node) return 0;
+  if (segment.keeper == kEveryNode) return (nodes - 1) * segment.bytes;
   if (segment.keeper != node) return segment.bytes;
   return keeper_bytes(nodes, segment.bytes, values());
 }
 
 void SegmentAnswer::take(std::span<const std::byte> payload) const {
-  if (segment.keeper != node)
+  if (segment.keeper == kEveryNode)
+    take_codes(payload);
+  else if (segment.keeper != node)
     std::ranges::copy(payload, data().begin());
   else if (gets_sum(nodes, segment.bytes, values()))
     take_sum(payload);

@@ -3,7 +3,7 @@
 //   const SegmentAnswer answer{request, segment, node, nodes};
 //   if (payload.size() == answer.bytes()) answer.take(payload);    // the result is in the request's data
 //
-// The keeper of an encoded segment gets what makes the result (wire.h), and runs the owner's stage.
+// The keeper of a segment gets what makes the result (wire.h), and runs the owner's stage.
 #pragma once
 
 #include <cstddef>

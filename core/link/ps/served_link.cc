@@ -16,6 +16,7 @@ std::string describe(const PsHeader& header, std::span<const std::byte> recipe) 
     text += ", encoded by " + compress::SumRecipe::describe(recipe);
     return header.keeper == kNoOwner ? text : text + ", whose rest " + name_of(header.keeper) + " keeps";
   }
+  if (header.keeper == kEveryNode) return text + " for all to add";
   if (header.owner != kNoOwner) return text + " from " + name_of(header.owner);
   const auto dtype = static_cast<model::DType>(header.dtype);
   return text + " of " + std::string(model::to_string(dtype)) + " (operation " + std::to_string(header.op) + ")";
@@ -34,6 +35,20 @@ Result<EncodedSum> read_sum(std::span<const std::byte> recipe, const PsHeader& h
   return sum;
 }
 
+// The codes of the other nodes, in their order.
+zmq::message_t codes_for(std::uint32_t node, std::vector<zmq::message_t>& parts) {
+  zmq::message_t others;
+  if (parts.size() == 2) {
+    others.copy(parts[1 - node]);  // shares the bytes
+    return others;
+  }
+  others.rebuild((parts.size() - 1) * parts.front().size());
+  auto* at = others.data<std::byte>();
+  for (std::uint32_t n = 0; n < parts.size(); ++n)
+    if (n != node) at = std::copy_n(parts[n].data<std::byte>(), parts[n].size(), at);
+  return others;
+}
+
 struct EncodedAnswers {
   zmq::message_t result, for_keeper;  // the second one is empty if nobody keeps anything
   Result<void> ok;
@@ -41,7 +56,7 @@ struct EncodedAnswers {
 };
 
 // From the codes of all nodes.
-EncodedAnswers make_answers(const EncodedSum& sum, const std::vector<zmq::message_t>& parts, std::uint32_t keeper) {
+EncodedAnswers make_answers(const EncodedSum& sum, std::vector<zmq::message_t>& parts, std::uint32_t keeper) {
   EncodedAnswers made;
   std::vector<std::span<const std::byte>> codes;
   for (const zmq::message_t& part : parts) codes.emplace_back(part.data<std::byte>(), part.size());
@@ -51,11 +66,7 @@ EncodedAnswers make_answers(const EncodedSum& sum, const std::vector<zmq::messag
   const auto nodes = static_cast<std::uint32_t>(parts.size());
   if (keeper == kNoOwner || !gets_sum(nodes, bytes, sum.values())) {
     made.ok = sum.combine(codes, result, made.garbage);
-    if (keeper == kNoOwner || !made.ok) return made;
-    made.for_keeper.rebuild(keeper_bytes(nodes, bytes, sum.values()));
-    auto* at = made.for_keeper.data<std::byte>();
-    for (std::uint32_t n = 0; n < nodes; ++n)
-      if (n != keeper) at = std::ranges::copy(codes[n], at).out;
+    if (keeper != kNoOwner && made.ok) made.for_keeper = codes_for(keeper, parts);
     return made;
   }
   std::vector<float> values(sum.values());
@@ -145,8 +156,12 @@ std::string ServedLink::fault(std::uint32_t node, const PsHeader& header, std::s
   if (header.bytes == 0 || header.bytes > kMaxSegmentBytes) return std::to_string(header.bytes) + " bytes at once";
   if (payload != (brings ? header.bytes : 0)) return std::to_string(payload) + " bytes for " + describe(header, {});
   if (header.owner != kNoOwner && header.owner >= nodes_) return "for a node that does not exist";
-  if (header.keeper != kNoOwner && (header.keeper >= nodes_ || header.recipe_bytes == 0))
+  if (header.keeper == kEveryNode) {
+    if (header.owner != kNoOwner || header.recipe_bytes > 0 || (nodes_ - 1) * header.bytes > kMaxAnswerBytes)
+      return "for all to add, and that cannot be";
+  } else if (header.keeper != kNoOwner && (header.keeper >= nodes_ || header.recipe_bytes == 0)) {
     return "for a node to keep, and that cannot be";
+  }
   const std::size_t element = model::dtype_bytes(static_cast<model::DType>(header.dtype));
   if (header.recipe_bytes > 0 && (header.owner != kNoOwner || element != 1))
     return "codes that are no bytes of all nodes";
@@ -229,13 +244,13 @@ void ServedLink::push(std::uint32_t node, const PsHeader& header, zmq::message_t
   slot->parts[node] = std::move(payload);
   slot->came[node] = true;
   --slot->missing;
-  if (header.owner == kNoOwner && !slot->sum) sum_what_is_here(*slot);
+  if (header.owner == kNoOwner && header.keeper != kEveryNode && !slot->sum) sum_what_is_here(*slot);
   if (slot->missing > 0) return;
   slot->sum ? complete_encoded(*slot) : complete(*slot);
   slots_.erase(key);
 }
 
-// Of older rounds than these nothing more is taken.
+// Segments of older rounds than these are not taken any more.
 void ServedLink::note(Member& member, const Key& key) {
   member.last[key.first] = key.second;
   while (member.last.rbegin()->first - member.last.begin()->first >= kRoundsApart)
@@ -262,7 +277,10 @@ void ServedLink::complete(Slot& slot) {
   zmq::message_t& result = slot.parts[owner == kNoOwner ? 0 : owner];
   for (std::uint32_t n = 0; n < nodes_; ++n) {
     zmq::message_t payload;
-    if (n != owner) payload.copy(result);  // shares the bytes
+    if (slot.shape.keeper == kEveryNode)
+      payload = codes_for(n, slot.parts);
+    else if (n != owner)
+      payload.copy(result);  // shares the bytes
     add_result(n, slot, std::move(payload));
   }
 }

@@ -3,7 +3,8 @@
 // The server adds the nodes' parts of a segment in the order of the nodes, each as soon as it is here, while others still
 // send. 16-bit types wait for all parts, because they are rounded once. When all nodes have pushed a segment, every node gets
 // the result: at once, or, if the node has not taken the results before it, when it is the most urgent result that waits.
-// Encoded segments wait for all parts: they are decoded, added and encoded at once, in the order of the nodes (wire.h).
+// Encoded segments wait for all parts: they are decoded, added and encoded at once, in the order of the nodes (wire.h). What every
+// node adds for itself waits, too, and is passed on.
 // It does no I/O. It checks every message of a node: a node that breaks the protocol fails this link and no other.
 #pragma once
 

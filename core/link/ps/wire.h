@@ -22,6 +22,8 @@
 // that is less, and makes the result itself, of the same bits. All others get the result. A server keeps nothing of it. So a
 // lost server loses nothing, and another link can replay the segment.
 //
+// If the keeper is kEveryNode, there is no recipe: every node gets the codes of the other nodes, and adds them itself.
+//
 // A round is one request of the link. Every node pushes each segment of it once, in rising order. A result names the round and
 // the segment that was pushed, so no node can get another round's result. A segment without an owner is reduced over all
 // nodes. A segment with an owner goes from the owner to all others.
@@ -46,6 +48,7 @@ namespace deft::link::ps_backend {
 inline constexpr std::uint32_t kMagic = 0x53504644;  // "DFPS"
 inline constexpr std::uint16_t kVersion = 5;
 inline constexpr std::uint32_t kNoOwner = 0xFFFFFFFF;
+inline constexpr std::uint32_t kEveryNode = 0xFFFFFFFE;  // as a keeper
 inline constexpr std::uint32_t kMaxNodes = 4096;
 inline constexpr std::size_t kMaxSegmentBytes = 128 << 10;
 inline constexpr std::size_t kMaxLinkName = 512;

@@ -168,7 +168,7 @@ void MpiProcess::start(const Command& command) {
         static_cast<int>(command.bytes), static_cast<int>(command.tag));
 }
 
-// Whether there were any.
+// True if there were any.
 bool MpiProcess::take_commands() {
   static std::array<Command, kMaxRecords> commands;
   bool any = false;
@@ -206,7 +206,7 @@ void MpiProcess::finished(const Work& work) {
   }
 }
 
-// Whether something was finished.
+// True if something was finished.
 bool MpiProcess::test() {
   const int count = static_cast<int>(requests_.size());
   std::vector<int> indices(requests_.size());
