@@ -1,7 +1,6 @@
 // What only the ps link promises: its servers are named when they are missing or lost, and share the work by size.
 #include <gmock/gmock.h>
 #include <signal.h>
-
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

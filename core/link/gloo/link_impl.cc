@@ -66,11 +66,13 @@ std::vector<PeerTraffic> LinkImpl::traffic() const {
 
 std::vector<ThreadClock> LinkImpl::thread_clocks() const {
   std::vector<ThreadClock> clocks;
-  for (std::uint16_t number = 0; number < channels_.size(); ++number) {
-    const Channel& channel = channels_[number];
-    if (channel.mesh == nullptr) continue;
-    channel.engine->add_thread_clocks(clocks, number);
-    channel.mesh->add_thread_clocks(clocks, number);
+  std::uint16_t number = 0;
+  for (const Channel& channel : channels_) {
+    if (channel.mesh != nullptr) {
+      channel.engine->add_thread_clocks(clocks, number);
+      channel.mesh->add_thread_clocks(clocks, number);
+    }
+    ++number;
   }
   return clocks;
 }

@@ -16,11 +16,9 @@ std::size_t SegmentAnswer::bytes() const {
 }
 
 void SegmentAnswer::take(std::span<const std::byte> payload) const {
-  if (segment.keeper == kEveryNode)
-    take_codes(payload);
-  else if (segment.keeper != node)
+  if (segment.keeper != node && segment.keeper != kEveryNode)
     std::ranges::copy(payload, data().begin());
-  else if (gets_sum(nodes, segment.bytes, values()))
+  else if (segment.keeper == node && gets_sum(nodes, segment.bytes, values()))
     take_sum(payload);
   else
     take_codes(payload);
