@@ -41,7 +41,7 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
 
   // Called by the loop's thread.
   void handleEvents(int events) override {
-    static_cast<GuardedContext*>(context_)->note_loop();
+    note_loop();
     try {
       Pair::handleEvents(events);
     } catch (...) {
@@ -51,6 +51,16 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
   }
 
  private:
+  // Once a thread, since each loop serves one context. Whoever waits for the loop may hold the lock, so this waits for nobody.
+  void note_loop() {
+    thread_local bool noted = false;
+    if (noted) return;
+    const std::unique_lock lock(m_, std::try_to_lock);
+    if (!lock) return;
+    static_cast<GuardedContext*>(context_)->note_loop();
+    noted = true;
+  }
+
   // gloo's constructor has begun to.
   void stop_listening() {
     const std::lock_guard lock(m_);
