@@ -13,6 +13,7 @@ using client::deadline_in;
 using client::guarded;
 using client::missing;
 using client::report;
+using client::with_group;
 using deft::Error;
 using deft::ErrorKind;
 using deft::Result;
@@ -158,8 +159,8 @@ int deft_declare_encoded(deft_session* session, const char* name, const deft_ten
     const auto op = static_cast<deft::model::ReduceOp>(reduce_op >= 0 && reduce_op <= 255 ? reduce_op : 0);
     auto declared = client::GradientGroup::declare(*session->session, name, specs, slots, op);
     if (!declared) return report(declared.error(), error);
-    session->links->add(**declared);
-    auto owned = std::make_unique<deft_group>(deft_group{session, std::move(*declared)});
+    session->links->add(*declared);
+    auto owned = std::make_unique<deft_group>(session, std::move(*declared));
     *group = owned.get();
     const std::lock_guard lock(session->mutex);
     session->groups.push_back(std::move(owned));
@@ -167,59 +168,81 @@ int deft_declare_encoded(deft_session* session, const char* name, const deft_ten
   });
 }
 
-void* deft_tensor_data(deft_group* group, size_t tensor, unsigned slot) { return group->group->data(tensor, slot); }
+int deft_release(deft_session* session, deft_group* group, deft_error* error) {
+  return guarded(error, [&] {
+    if (session == nullptr || group == nullptr) return -missing("session or group", error);
+    if (group->session != session)
+      return -report(Error{ErrorKind::kInvalid, "the group is of another session", "", ""}, error);
+    const int done = with_group(group, error, [](auto& used) { return used.release(); });
+    if (done >= 0) group->let_go();
+    return done;
+  });
+}
 
-size_t deft_tensor_bytes(const deft_group* group, size_t tensor) { return group->group->bytes(tensor); }
+void* deft_tensor_data(deft_group* group, size_t tensor, unsigned slot) {
+  const auto used = group->use();
+  return used ? used->data(tensor, slot) : nullptr;
+}
+
+size_t deft_tensor_bytes(const deft_group* group, size_t tensor) {
+  const auto used = group->use();
+  return used ? used->bytes(tensor) : 0;
+}
 
 int deft_on_device(const deft_session* session) { return session->session->on_device() ? 1 : 0; }
 
-size_t deft_arena_bytes(const deft_group* group) { return group->group->arena_bytes(); }
+size_t deft_arena_bytes(const deft_group* group) {
+  const auto used = group->use();
+  return used ? used->arena_bytes() : 0;
+}
 
 int deft_use_device_arena(deft_group* group, void* memory, deft_error* error) {
-  return guarded(error, [&] {
-    if (memory == nullptr) return missing("the device memory", error);
-    group->group->use_device_arena(static_cast<std::byte*>(memory));
-    return int{DEFT_OK};
+  return with_group(group, error, [&](auto& used) -> Result<void> {
+    if (memory == nullptr) return deft::fail(ErrorKind::kInvalid, "the device memory is NULL");
+    used.use_device_arena(static_cast<std::byte*>(memory));
+    return {};
   });
 }
 
 int deft_ready(deft_group* group, size_t first, size_t count, uint64_t generation, unsigned slot, deft_error* error) {
-  return guarded(error, [&] { return report(group->group->ready(first, count, generation, slot), error); });
+  return with_group(group, error, [&](auto& used) { return used.ready(first, count, generation, slot); });
 }
 
 int deft_wait(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error) {
-  return guarded(error, [&] {
-    const auto waited = group->group->wait(first, count, generation);
-    return waited ? int{DEFT_OK} : report(waited.error(), error);
+  return with_group(group, error, [&](auto& used) -> Result<void> {
+    const auto waited = used.wait(first, count, generation);
+    return waited ? Result<void>{} : tl::unexpected(waited.error());
   });
 }
 
 int deft_test_for(deft_group* group, size_t first, size_t count, uint64_t generation, uint64_t timeout_us,
                   deft_error* error) {
-  return guarded(error,
-                 [&] { return report(group->group->wait(first, count, generation, deadline_in(timeout_us)), error); });
+  return with_group(group, error,
+                    [&](auto& used) { return used.wait(first, count, generation, deadline_in(timeout_us)); });
 }
 
 int deft_test(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error) {
-  return guarded(error, [&] { return report(group->group->test(first, count, generation), error); });
+  return with_group(group, error, [&](auto& used) { return used.test(first, count, generation); });
 }
 
 void deft_generations_of_step(const deft_group* group, uint64_t step, deft_generation* out) {
-  group->group->generations().each_of_step(
-      step, [&](std::size_t tensor, const auto& dated) { out[tensor] = described(*group->group, dated); });
+  if (const auto used = group->use())
+    used->generations().each_of_step(
+        step, [&](std::size_t tensor, const auto& dated) { out[tensor] = described(*used, dated); });
 }
 
 void deft_generations_at(const deft_group* group, const uint64_t* generations, deft_generation* out) {
-  group->group->generations().each_at(
-      generations, [&](std::size_t tensor, const auto& dated) { out[tensor] = described(*group->group, dated); });
+  if (const auto used = group->use())
+    used->generations().each_at(generations,
+                                [&](std::size_t tensor, const auto& dated) { out[tensor] = described(*used, dated); });
 }
 
 int deft_flush(deft_group* group, uint64_t step, deft_error* error) {
-  return guarded(error, [&] { return report(group->group->flush(step), error); });
+  return with_group(group, error, [&](auto& used) { return used.flush(step); });
 }
 
 int deft_send_residuals(deft_group* group, uint64_t step, deft_error* error) {
-  return guarded(error, [&] { return report(group->group->send_residuals(step), error); });
+  return with_group(group, error, [&](auto& used) { return used.send_residuals(step); });
 }
 
 int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* error) {
@@ -237,8 +260,8 @@ int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* erro
 }
 
 int deft_report_statistics(deft_group* group, const deft_statistics* statistics, deft_error* error) {
-  return guarded(error, [&] {
-    if (group == nullptr || statistics == nullptr) return missing("group or statistics", error);
+  if (group == nullptr || statistics == nullptr) return missing("group or statistics", error);
+  return with_group(group, error, [&](auto& used) {
     deft::ipc::Statistics message;
     message.step = statistics->step;
     message.local_norm = statistics->local_norm;
@@ -247,7 +270,7 @@ int deft_report_statistics(deft_group* group, const deft_statistics* statistics,
     message.loss = statistics->loss;
     message.target = statistics->target;
     message.merged_as_sums = statistics->merged_as_sums != 0 ? 1 : 0;
-    return report(group->group->report(message), error);
+    return used.report(message);
   });
 }
 
@@ -325,11 +348,9 @@ int deft_finish(deft_operation* operation, void* output, deft_error* error) {
 
 int deft_when_reduced(deft_group* group, size_t first, size_t count, uint64_t generation, deft_callback callback,
                       void* user_data, deft_error* error) {
-  return guarded(error, [&] {
-    if (group == nullptr || callback == nullptr) return missing("group or callback", error);
-    return report(group->session->completions.when_reduced(*group->group, first, count, generation,
-                                                           callback_of(callback, user_data)),
-                  error);
+  if (group == nullptr || callback == nullptr) return missing("group or callback", error);
+  return with_group(group, error, [&](auto& used) {
+    return group->session->completions.when_reduced(used, first, count, generation, callback_of(callback, user_data));
   });
 }
 

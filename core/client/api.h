@@ -14,6 +14,7 @@
 #include <new>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/base/clock.h"
@@ -26,9 +27,20 @@
 
 struct deft_session;
 
-struct deft_group {
-  deft_session* session;
-  std::unique_ptr<deft::client::GradientGroup> group;
+struct deft_group {  // outlives its group, so that a call after the release is an error and no more
+  using Group = std::shared_ptr<deft::client::GradientGroup>;
+  deft_group(deft_session* of, Group declared) : session(of), group(std::move(declared)) {}
+  [[nodiscard]] Group use() const {  // null: it was released
+    const std::lock_guard lock(mutex);
+    return group;
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex);
+    group.reset();
+  }
+  deft_session* const session;
+  mutable std::mutex mutex;
+  Group group;
 };
 
 struct deft_operation {
@@ -81,6 +93,18 @@ int guarded(deft_error* error, Body body) {
   } catch (const std::exception& e) {
     return report(Error{ErrorKind::kInternal, e.what(), "", "libdeft"}, error);
   }
+}
+
+// Runs `use`, which returns a Result, on a group that this worker has not released.
+template <typename Use>
+int with_group(const deft_group* group, deft_error* error, Use use) {
+  return guarded(error, [&] {
+    using Outcome = decltype(use(*group->use()));
+    const auto used = group->use();
+    if (used) return report(use(*used), error);
+    const Error gone{ErrorKind::kInvalid, "the group of gradients was released", "use it before its release", ""};
+    return report(Outcome(tl::unexpected(gone)), error);
+  });
 }
 
 inline int missing(const char* what, deft_error* error) {

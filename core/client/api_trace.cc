@@ -12,6 +12,7 @@ namespace client = deft::client;
 using client::guarded;
 using client::missing;
 using client::report;
+using client::with_group;
 using deft::Error;
 using deft::ErrorKind;
 
@@ -30,10 +31,10 @@ int order_trace(deft_session* session, deft::ipc::TraceAction action, const char
   return answer ? DEFT_OK : report(answer.error(), error);
 }
 
-deft::Result<void> record_memory(deft_group& group, const deft_step_memory& memory, std::span<const deft_layer> layers,
+deft::Result<void> record_memory(deft::client::Connection& connection, std::uint32_t group,
+                                 const deft_step_memory& memory, std::span<const deft_layer> layers,
                                  std::span<const deft_memory> amounts) {
-  auto& connection = group.session->session->connection();
-  deft::shm::LayerRecord layer{.group = group.group->number()};
+  deft::shm::LayerRecord layer{.group = group};
   for (const deft_layer& from : layers) {
     layer.tensor = from.tensor, layer.forward_ns = from.forward_ns;
     if (auto ok = connection.submit(layer); !ok) return ok;
@@ -74,7 +75,9 @@ int deft_record_memory(deft_group* group, const deft_step_memory* memory, deft_e
     const std::span amounts(memory->amounts, memory->amount_count);
     if (layers.size() > kMostMemoryRecords || amounts.size() > kMostMemoryRecords)
       return report(Error{ErrorKind::kInvalid, "too many layers, or amounts of memory", "", ""}, error);
-    return report(record_memory(*group, *memory, layers, amounts), error);
+    return with_group(group, error, [&](auto& used) {
+      return record_memory(group->session->session->connection(), used.number(), *memory, layers, amounts);
+    });
   });
 }
 

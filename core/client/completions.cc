@@ -22,8 +22,9 @@ Result<void> Completions::when_reduced(const GradientGroup& group, std::size_t f
                                        std::uint64_t generation, Callback call) {
   if (auto ok = group.check_range(first, count); !ok) return ok;
   const auto ask = [progress = group.progress(), first, count, generation]() -> std::optional<Result<void>> {
-    if (!progress->finished(first, count, generation)) return std::nullopt;
-    return Result<void>{};
+    if (progress->finished(first, count, generation)) return Result<void>{};
+    if (!progress->released()) return std::nullopt;
+    return Result<void>(fail(ErrorKind::kInvalid, "the group was released before these gradients were reduced"));
   };
   return add({ask, std::move(call), std::nullopt});
 }

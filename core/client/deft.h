@@ -13,8 +13,8 @@
  *
  * Every function that can fail returns 0 or a DEFT_E* number, and then fills `error`, which may be NULL. All functions may be
  * called from any thread. After the job has failed (a worker, daemon or node was lost), every call fails with a text that names
- * the cause. If something is lost, all waiting ends within DEFT_TIMEOUT. The session owns its groups and their arenas; an
- * operation is freed by deft_finish. */
+ * the cause. If something is lost, all waiting ends within DEFT_TIMEOUT. The session owns its groups and their arenas, which
+ * deft_release gives back before the session ends; an operation is freed by deft_finish. */
 #ifndef DEFT_H
 #define DEFT_H
 
@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 11
+#define DEFT_INTERFACE_VERSION 12
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */
@@ -112,14 +112,19 @@ DEFT_API int deft_declare(deft_session* session, const char* name, const deft_te
 DEFT_API int deft_declare_encoded(deft_session* session, const char* name, const deft_tensor* tensors,
                                   const char* const* codecs, size_t count, unsigned slots, int reduce_op,
                                   deft_group** group, deft_error* error);
+/* This worker uses the group no more: its arena pointers are invalid afterwards. Nobody is waited for: ranks release in any order, and
+ * the daemons give the memory back when all have. What was handed over still counts for ranks that wait for it. No thread may hand over,
+ * flush or send residuals meanwhile; who waits gets DEFT_EINVALID, and so does each later call with the handle, which lives until
+ * deft_close (pointers: NULL, sizes: 0). 1: all that was handed over is reduced; 0: not yet; below 0: -DEFT_E*. */
+DEFT_API int deft_release(deft_session* session, deft_group* group, deft_error* error);
 DEFT_API void* deft_tensor_data(deft_group* group, size_t tensor, unsigned slot); /* NULL: out of range */
 DEFT_API size_t deft_tensor_bytes(const deft_group* group, size_t tensor);
 
 /* For gradients on a GPU. If deft_on_device gives 1, every link of the job reduces device memory (NCCL), and the arena may lie on
  * the device. Then call deft_use_device_arena before the first deft_ready, with deft_arena_bytes of zeroed device memory. In it
  * each tensor has the offset that it has from deft_tensor_data(group, 0, 0). The caller owns the memory, and keeps it until
- * deft_close. Call deft_ready only when the GPU has written the gradient. If deft_on_device gives 0, gradients go through the
- * shared arena. */
+ * deft_close, or until deft_release gives 1. Call deft_ready only when the GPU has written the gradient. If deft_on_device gives 0,
+ * gradients go through the shared arena. */
 DEFT_API int deft_on_device(const deft_session* session);
 DEFT_API size_t deft_arena_bytes(const deft_group* group);
 DEFT_API int deft_use_device_arena(deft_group* group, void* memory, deft_error* error);

@@ -8,11 +8,35 @@
 namespace deft::client {
 namespace {
 
+Result<void> check_in_use(const TensorProgress& progress, const std::string& name) {
+  if (!progress.released()) return {};
+  return fail(ErrorKind::kInvalid, "the group '" + name + "' was released", "use it before its release");
+}
+
 Result<void> check_names(const std::string& group, const std::vector<model::TensorSpec>& tensors) {
   if (auto ok = check_name(group, ipc::kMaxJobNameBytes, "the group's name"); !ok) return ok;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     auto ok = check_name(tensors[i].name, ipc::kMaxNameBytes, "the name of tensor " + std::to_string(i));
     if (!ok) return ok;
+  }
+  return {};
+}
+
+Result<void> send_declaration(Connection& connection, ipc::Declare declare, const std::string& name,
+                              const std::vector<model::TensorSpec>& tensors) {
+  declare.tensors = static_cast<std::uint32_t>(tensors.size());
+  if (auto sent = connection.send(ipc::encode(declare, ipc::MessageKind::kDeclare, {name})); !sent) return sent;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    ipc::DeclareTensor tensor;
+    tensor.group = declare.group;
+    tensor.index = static_cast<std::uint32_t>(i);
+    tensor.forward_position = tensors[i].forward_position;
+    tensor.dtype = static_cast<std::uint32_t>(tensors[i].dtype);
+    tensor.dims = static_cast<std::uint32_t>(tensors[i].shape.size());
+    std::copy(tensors[i].shape.begin(), tensors[i].shape.end(), tensor.shape);
+    auto sent =
+        connection.send(ipc::encode(tensor, ipc::MessageKind::kDeclareTensor, {tensors[i].name, tensors[i].codec}));
+    if (!sent) return sent;
   }
   return {};
 }
@@ -30,7 +54,7 @@ GradientGroup::GradientGroup(Session& session, std::string name, std::vector<mod
       generations_(std::make_shared<Generations>(tensors_.size(), layout_.slots)),
       next_(tensors_.size()) {}
 
-Result<std::unique_ptr<GradientGroup>> GradientGroup::declare(Session& session, const std::string& name,
+Result<std::shared_ptr<GradientGroup>> GradientGroup::declare(Session& session, const std::string& name,
                                                               const std::vector<model::TensorSpec>& tensors,
                                                               std::uint32_t slots, model::ReduceOp op) {
   const std::string where = "declare '" + name + "'";
@@ -39,35 +63,17 @@ Result<std::unique_ptr<GradientGroup>> GradientGroup::declare(Session& session, 
   if (auto ok = check_names(name, tensors); !ok) return tl::unexpected(ok.error().in(where));
   if (!model::is_known(op)) return tl::unexpected(fail(ErrorKind::kInvalid, "unknown reduction").value().in(where));
   if (auto ok = session.connection().usable(); !ok) return tl::unexpected(ok.error());
-  std::unique_ptr<GradientGroup> group(new GradientGroup(session, name, tensors, std::move(*layout), op));
+  std::shared_ptr<GradientGroup> group(new GradientGroup(session, name, tensors, std::move(*layout), op));
   const auto turn = session.groups().declaring();
   group->number_ = session.groups().add(group->progress_, group->generations_);
-  if (auto ok = group->send_declaration(slots, op); !ok) return tl::unexpected(ok.error().in(where));
-  if (auto ok = group->map_arena(); !ok) return tl::unexpected(ok.error().in(where));
-  return group;
-}
-
-Result<void> GradientGroup::send_declaration(std::uint32_t slots, model::ReduceOp op) {
   ipc::Declare declare;
-  declare.group = number_;
-  declare.tensors = static_cast<std::uint32_t>(tensors_.size());
+  declare.group = group->number_;
   declare.slots = slots;
   declare.reduce_op = static_cast<std::uint32_t>(op);
-  if (auto sent = session_.connection().send(ipc::encode(declare, ipc::MessageKind::kDeclare, {name_})); !sent)
-    return sent;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    ipc::DeclareTensor tensor;
-    tensor.group = number_;
-    tensor.index = static_cast<std::uint32_t>(i);
-    tensor.forward_position = tensors_[i].forward_position;
-    tensor.dtype = static_cast<std::uint32_t>(tensors_[i].dtype);
-    tensor.dims = static_cast<std::uint32_t>(tensors_[i].shape.size());
-    std::copy(tensors_[i].shape.begin(), tensors_[i].shape.end(), tensor.shape);
-    auto sent = session_.connection().send(
-        ipc::encode(tensor, ipc::MessageKind::kDeclareTensor, {tensors_[i].name, tensors_[i].codec}));
-    if (!sent) return sent;
-  }
-  return {};
+  if (auto ok = send_declaration(session.connection(), declare, name, tensors); !ok)
+    return tl::unexpected(ok.error().in(where));
+  if (auto ok = group->map_arena(); !ok) return tl::unexpected(ok.error().in(where));
+  return group;
 }
 
 Result<void> GradientGroup::map_arena() {
@@ -120,6 +126,7 @@ Result<void> GradientGroup::ready(std::size_t first, std::size_t count, std::uin
                                          " slots, not slot " + std::to_string(slot));
   {
     const std::lock_guard lock(mutex_);
+    if (auto ok = check_in_use(*progress_, name_); !ok) return ok;
     for (std::size_t i = first; i < first + count; ++i)
       if (next_[i] != generation)
         return fail(ErrorKind::kInvalid,
@@ -156,8 +163,11 @@ Result<bool> GradientGroup::wait(std::size_t first, std::size_t count, std::uint
   if (auto ok = session_.connection().usable(); !ok) return tl::unexpected(ok.error());
   const auto finished = [&] { return progress_->finished(first, count, generation); };
   if (finished()) return true;
-  if (auto ok = session_.wait_for_update(finished, deadline_us); !ok) return tl::unexpected(ok.error());
-  return finished();
+  const auto ended = [&] { return finished() || progress_->released(); };
+  if (auto ok = session_.wait_for_update(ended, deadline_us); !ok) return tl::unexpected(ok.error());
+  if (finished()) return true;
+  if (auto ok = check_in_use(*progress_, name_); !ok) return tl::unexpected(ok.error());
+  return false;
 }
 
 Result<bool> GradientGroup::test(std::size_t first, std::size_t count, std::uint64_t generation) {
@@ -176,6 +186,23 @@ Result<void> GradientGroup::flush(std::uint64_t step) {
 Result<void> GradientGroup::send_residuals(std::uint64_t step) {
   if (auto ok = session_.connection().usable(); !ok) return ok;
   return session_.connection().submit(shm::SendResidualsRecord{.group = number_, .step = step});
+}
+
+Result<bool> GradientGroup::release() {
+  if (auto ok = session_.connection().usable(); !ok) return tl::unexpected(ok.error());
+  bool all_reduced = true;
+  {
+    const std::lock_guard lock(mutex_);
+    if (auto ok = check_in_use(*progress_, name_); !ok) return tl::unexpected(ok.error());
+    progress_->release();
+    for (std::size_t i = 0; i < next_.size(); ++i)
+      all_reduced = all_reduced && (next_[i] == 0 || progress_->finished(i, 1, next_[i] - 1));
+  }
+  session_.groups().release(number_, all_reduced ? nullptr : shared_from_this());
+  session_.connection().nudge();
+  if (auto ok = session_.connection().submit(shm::ReleaseRecord{.group = number_}); !ok)
+    return tl::unexpected(ok.error());
+  return all_reduced;
 }
 
 Result<void> GradientGroup::report(ipc::Statistics statistics) {

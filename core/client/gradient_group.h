@@ -3,6 +3,8 @@
 //   auto group = GradientGroup::declare(session, "sgd", tensors, 1, model::ReduceOp::kSum);   // on all ranks the same
 //   (*group)->ready(3, 1, step, 0);  (*group)->wait(3, 1, step);
 //
+//   if (auto done = (*group)->release()) ...         // this worker uses it no more; then let go of it
+//
 // Any thread. The session must outlive the group, which owns its mapping of the arena.
 #pragma once
 
@@ -25,10 +27,10 @@ struct Part {
   model::ReduceOp op{};
 };
 
-class GradientGroup {
+class GradientGroup : public std::enable_shared_from_this<GradientGroup> {
  public:
   // Blocks until all ranks have declared the same. kMismatch, which names both, if a rank declares something else.
-  static Result<std::unique_ptr<GradientGroup>> declare(Session& session, const std::string& name,
+  static Result<std::shared_ptr<GradientGroup>> declare(Session& session, const std::string& name,
                                                         const std::vector<model::TensorSpec>& tensors,
                                                         std::uint32_t slots, model::ReduceOp op);
 
@@ -66,11 +68,14 @@ class GradientGroup {
   Result<void> flush(std::uint64_t step);
   // The gradients of `step` travel as they are, and take along what encodings have left out.
   Result<void> send_residuals(std::uint64_t step);
+  // This worker uses the group no more. No other thread may be in ready(), flush() or send_residuals(); calls that wait fail. False if
+  // gradients that it has handed over are not reduced yet. Then the links that this worker runs may still use its memory: the session
+  // keeps the group until they do not.
+  Result<bool> release();
 
  private:
   GradientGroup(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout,
                 model::ReduceOp op);
-  Result<void> send_declaration(std::uint32_t slots, model::ReduceOp op);
   Result<void> map_arena();
   Result<void> submit_ready(std::size_t first, std::size_t count, const model::UpdateWindow& when, std::uint32_t slot);
 

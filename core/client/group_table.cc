@@ -28,16 +28,32 @@ void TensorProgress::finish(std::size_t first, std::size_t count, std::uint64_t 
 
 std::uint32_t GroupTable::add(std::shared_ptr<TensorProgress> progress, std::shared_ptr<Generations> generations) {
   const auto lock = connection_.lock();
-  groups_.push_back({std::move(progress), std::move(generations)});
-  return static_cast<std::uint32_t>(groups_.size() - 1);
+  groups_[declared_] = {std::move(progress), std::move(generations)};
+  return declared_++;
+}
+
+void GroupTable::release(std::uint32_t number, std::shared_ptr<void> keep) {
+  const auto lock = connection_.lock();
+  const auto group = groups_.find(number);
+  if (group == groups_.end()) return;
+  group->second.released = true;
+  group->second.kept = std::move(keep);
+}
+
+Result<void> GroupTable::forget(const shm::ReleasedRecord& released) {
+  const auto group = groups_.find(released.group);
+  if (group == groups_.end() || !group->second.released)
+    return tl::unexpected(violation("the end of a group that this worker uses"));
+  groups_.erase(group);
+  return {};
 }
 
 Result<void> GroupTable::finish(const shm::FinishRecord& finished) {
-  const std::size_t tensors = finished.group < groups_.size() ? groups_[finished.group].progress->tensors() : 0;
-  if (finished.first_tensor > tensors || finished.tensors > tensors - finished.first_tensor ||
-      finished.group >= groups_.size())
+  const auto group = groups_.find(finished.group);
+  const std::size_t tensors = group == groups_.end() ? 0 : group->second.progress->tensors();
+  if (group == groups_.end() || finished.first_tensor > tensors || finished.tensors > tensors - finished.first_tensor)
     return tl::unexpected(violation("the end of tensors that were not declared"));
-  groups_[finished.group].progress->finish(finished.first_tensor, finished.tensors, finished.generation);
+  group->second.progress->finish(finished.first_tensor, finished.tensors, finished.generation);
   return {};
 }
 

@@ -2,12 +2,14 @@
 //
 //   const auto turn = groups.declaring();                        // one thread declares at a time
 //   const auto number = groups.add(progress, generations);       // on all ranks in the same order
+//   groups.release(number, keep);                                // RELEASED of the daemon then takes the group away
 //
-// finish() and take_plan() run under the connection's lock. All other functions may be called from any thread.
+// finish(), take_plan() and forget() run under the connection's lock. All other functions may be called from any thread.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -75,9 +77,13 @@ class TensorProgress {
   // True if the tensors [first, first + count), which exist, are reduced.
   [[nodiscard]] bool finished(std::size_t first, std::size_t count, std::uint64_t generation) const;
   void finish(std::size_t first, std::size_t count, std::uint64_t generation);
+  // The group was released: what is not reduced by now is waited for in vain.
+  void release() { released_.store(true, std::memory_order_release); }
+  [[nodiscard]] bool released() const { return released_.load(std::memory_order_acquire); }
 
  private:
   std::vector<std::atomic<std::uint64_t>> next_;  // the first generation that is not reduced
+  std::atomic<bool> released_{false};
 };
 
 class GroupTable {
@@ -89,22 +95,30 @@ class GroupTable {
   // Adds a group, and gives its number. The caller holds declaring().
   std::uint32_t add(std::shared_ptr<TensorProgress> progress, std::shared_ptr<Generations> generations);
 
+  // The group was released. `keep` is kept until the daemon says that nothing of the group is under way.
+  void release(std::uint32_t number, std::shared_ptr<void> keep);
+
   // Takes a record of the daemon. kViolation if it names a group or tensor that was not declared.
   Result<void> finish(const shm::FinishRecord& finished);
   template <typename PlanPart>  // PlanRecord, PlanGenerationRecord
   Result<void> take_plan(const PlanPart& part) {
-    if (part.group >= groups_.size()) return tl::unexpected(violation("a plan for tensors that were not declared"));
-    return groups_[part.group].generations->receive(part);
+    const auto group = groups_.find(part.group);
+    if (group == groups_.end()) return tl::unexpected(violation("a plan for tensors that were not declared"));
+    return group->second.generations->receive(part);
   }
+  Result<void> forget(const shm::ReleasedRecord& released);
 
  private:
   struct Entry {
     std::shared_ptr<TensorProgress> progress;
     std::shared_ptr<Generations> generations;
+    bool released = false;            // by this worker
+    std::shared_ptr<void> kept = {};  // until the daemon says that nothing is under way
   };
   Connection& connection_;
   std::mutex declare_mutex_;
-  std::vector<Entry> groups_;
+  std::map<std::uint32_t, Entry> groups_;
+  std::uint32_t declared_ = 0;
 };
 
 }  // namespace deft::client

@@ -58,6 +58,7 @@ Result<void> Session::dispatch(const shm::Record& record) {
     case shm::RecordKind::kFinish: return groups_.finish(record.as<shm::FinishRecord>());
     case shm::RecordKind::kPlan: return groups_.take_plan(record.as<shm::PlanRecord>());
     case shm::RecordKind::kPlanGeneration: return groups_.take_plan(record.as<shm::PlanGenerationRecord>());
+    case shm::RecordKind::kReleased: return groups_.forget(record.as<shm::ReleasedRecord>());
     case shm::RecordKind::kStart: return starts_.push(record.as<shm::StartRecord>().link, record);
     case shm::RecordKind::kStartCollective: return starts_.push(record.as<shm::StartCollectiveRecord>().link, record);
     case shm::RecordKind::kOperationDone:

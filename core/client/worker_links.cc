@@ -83,15 +83,17 @@ WorkerLinks::~WorkerLinks() {
   session_.on_failure(nullptr);
 }
 
-void WorkerLinks::add(GradientGroup& group) {
+void WorkerLinks::add(const std::shared_ptr<GradientGroup>& group) {
   const std::lock_guard lock(mutex_);
-  groups_[group.number()] = &group;
+  std::erase_if(groups_, [](const auto& one) { return one.second.expired(); });
+  groups_[group->number()] = group;
 }
 
-Result<GradientGroup*> WorkerLinks::find_group(std::uint32_t number) {
+Result<std::shared_ptr<GradientGroup>> WorkerLinks::find_group(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   const auto found = groups_.find(number);
-  if (found != groups_.end()) return found->second;
+  if (found != groups_.end())
+    if (auto group = found->second.lock()) return group;
   return fail(ErrorKind::kViolation, "the daemon started a launch of a group that was not declared");
 }
 

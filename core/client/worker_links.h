@@ -2,7 +2,7 @@
 // with the other workers, and answers RAN.
 //
 //   auto links = WorkerLinks::open(session, buffers);   // opens the links that WELCOME named; usually there are none
-//   (*links)->add(group);                               // before its first tensor is handed over
+//   (*links)->add(group);                               // shared; before its first tensor is handed over
 //
 // A link that fails is reported to the daemon, and the job fails. When the job has failed or the session has ended, running
 // collectives are aborted. The destructor waits for the threads.
@@ -47,7 +47,7 @@ class WorkerLinks {
   WorkerLinks(const WorkerLinks&) = delete;
   WorkerLinks& operator=(const WorkerLinks&) = delete;
 
-  void add(GradientGroup& group);  // `group` must outlive this object
+  void add(const std::shared_ptr<GradientGroup>& group);  // launches of a group that has gone are refused
 
  private:
   struct Runner {
@@ -61,13 +61,13 @@ class WorkerLinks {
   void run(Runner& runner);
   Result<void> execute(link::Link& link, const shm::Record& start);
   Result<void> execute_collective(link::Link& link, const shm::StartCollectiveRecord& start);
-  Result<GradientGroup*> find_group(std::uint32_t number);
+  Result<std::shared_ptr<GradientGroup>> find_group(std::uint32_t number);
 
   Session& session_;
   StagingBuffers& buffers_;
   std::vector<std::unique_ptr<Runner>> runners_;
   std::mutex mutex_;
-  std::map<std::uint32_t, GradientGroup*> groups_;
+  std::map<std::uint32_t, std::weak_ptr<GradientGroup>> groups_;
 };
 
 }  // namespace deft::client

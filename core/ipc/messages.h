@@ -16,6 +16,8 @@
 //   ERROR                                 ->    such a link failed, and so does the job
 //   DECLARE, DECLARE_TENSOR...            ->
 //                                         <- DECLARED + arena descriptor (once all ranks declared the same), or ERROR
+//                                              A worker gives a group back by RELEASE of the rings (core/shm/record.h), which keep its
+//                                              order with what the worker has handed over
 //   STAGING_BUFFER (bytes)                ->
 //                                         <- STAGING_BUFFER_MADE + descriptor, or ERROR
 //   OPERATION (collective on a buffer)    ->    OP_DONE comes over the completion ring
@@ -105,7 +107,7 @@ struct StoreItem {  // STORE_SET and STORE_VALUE: followed by the key and the va
 
 struct Declare {  // followed by the group's name; then `tensors` messages DECLARE_TENSOR
   MessageHeader header;
-  std::uint32_t group = 0;  // counts up from 0 in each worker
+  std::uint32_t group = 0;  // counts up from 0 in each worker; no number comes twice
   std::uint32_t tensors = 0;
   std::uint32_t slots = 0;
   std::uint32_t reduce_op = 0;  // model::ReduceOp

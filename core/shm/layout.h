@@ -6,10 +6,10 @@
 //   0          64          SegmentHeader              the daemon, before it passes the descriptor; then only `heartbeats`
 //   64         192         RingControl of submission  tail: worker; head and sleeping: daemon
 //   256        4096 x 64   records of submission      worker: READY, STAGE, RAN, FLUSH, SEND_RESIDUALS, LAYER, MEMORY,
-//                                                     MEMORY_STEP
+//                                                     MEMORY_STEP, RELEASE
 //   262,400    192         RingControl of completion  tail: daemon; head and sleeping: worker
 //   262,592    4096 x 64   records of completion      daemon: FINISH, OP_DONE, START, START_COLLECTIVE, PLAN,
-//                                                     PLAN_GENERATION, FAILED, TRACE_BEGAN
+//                                                     PLAN_GENERATION, FAILED, TRACE_BEGAN, RELEASED
 //
 // record.h documents the records. The arenas and the staging buffers are segments of their own, without any header.
 //
@@ -41,7 +41,7 @@
 namespace deft::shm {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3147455354464544;  // "DEFTSEG1"
-inline constexpr std::uint32_t kLayoutVersion = 6;
+inline constexpr std::uint32_t kLayoutVersion = 7;
 inline constexpr std::uint32_t kRingCapacity = 4096;  // records
 inline constexpr std::size_t kCacheLineBytes = 64;
 

@@ -32,6 +32,7 @@ enum class RecordKind : std::uint32_t {
   kLayer = 6,
   kMemory = 7,
   kMemoryStep = 8,
+  kRelease = 9,
   // daemon -> worker
   kFinish = 16,
   kOperationDone = 17,
@@ -41,6 +42,7 @@ enum class RecordKind : std::uint32_t {
   kPlanGeneration = 21,
   kStartCollective = 22,
   kTraceBegan = 23,
+  kReleased = 24,
 };
 
 // READY: the gradients of `tensors` for one generation lie in `slot` of the arena. All nodes compare the steps, so that
@@ -87,6 +89,13 @@ struct SendResidualsRecord {
   std::uint32_t group = 0;
   std::uint32_t unused = 0;
   std::uint64_t step = 0;
+};
+
+// RELEASE: the worker uses `group` no more. What it has handed over before still counts for the others.
+struct ReleaseRecord {
+  static constexpr RecordKind kKind = RecordKind::kRelease;
+  std::uint32_t group = 0;
+  std::uint32_t unused = 0;
 };
 
 // FINISH: the tensors of `generation` are reduced, and the result lies in the arena.
@@ -146,6 +155,13 @@ struct FailedRecord {
 struct TraceBeganRecord {
   static constexpr RecordKind kKind = RecordKind::kTraceBegan;
   std::uint64_t unused = 0;
+};
+
+// RELEASED: all ranks have released `group`, and nothing of it is under way. No record names it any more.
+struct ReleasedRecord {
+  static constexpr RecordKind kKind = RecordKind::kReleased;
+  std::uint32_t group = 0;
+  std::uint32_t unused = 0;
 };
 
 // PLAN: from `activation_step` on, the tensors follow a cycle of `cycle_steps` steps and `generations` generations. So many
@@ -222,7 +238,7 @@ static_assert(sizeof(OperationDoneRecord) == 16 && offsetof(OperationDoneRecord,
 static_assert(sizeof(StartRecord) == 40 && offsetof(StartRecord, launch) == 16);
 static_assert(sizeof(StartCollectiveRecord) == 48 && offsetof(StartCollectiveRecord, launch) == 8);
 static_assert(sizeof(FailedRecord) == 8);
-static_assert(sizeof(TraceBeganRecord) == 8);
+static_assert(sizeof(TraceBeganRecord) == 8 && sizeof(ReleaseRecord) == 8 && sizeof(ReleasedRecord) == 8);
 static_assert(sizeof(PlanRecord) == 40 && offsetof(PlanRecord, epoch) == 16);
 static_assert(sizeof(PlanGenerationRecord) == 16);
 

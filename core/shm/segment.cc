@@ -139,6 +139,12 @@ Result<Segment> Segment::create(const std::string& label, std::uint64_t bytes) {
   return Segment(std::move(descriptor), std::move(*region));
 }
 
+void Segment::discard() const {
+  // Where that fails, the memory is free when the last process lets go of it.
+  static_cast<void>(fallocate(descriptor_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                              static_cast<off_t>(region_.get_size())));
+}
+
 Result<Segment> Segment::map(Descriptor descriptor, std::uint64_t bytes) {
   if (!descriptor.valid() || bytes == 0) return fail(ErrorKind::kViolation, "no shared memory was passed");
   const int seals = fcntl(descriptor.get(), F_GET_SEALS);

@@ -27,6 +27,9 @@ class Segment {
   // Maps a received descriptor. kViolation if the memory is smaller than `bytes`, or if its size is not sealed.
   static Result<Segment> map(Descriptor descriptor, std::uint64_t bytes);
 
+  // Frees the memory, also under the mappings of others: who reads there finds zeros, and who writes takes memory of its own.
+  void discard() const;
+
   [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(region_.get_address()); }
   [[nodiscard]] std::uint64_t bytes() const { return region_.get_size(); }
   [[nodiscard]] int descriptor() const { return descriptor_.get(); }

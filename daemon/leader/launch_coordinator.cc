@@ -2,9 +2,12 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
+
 #include "core/base/policy_traits.h"
 #include "core/sched/policy_chooser.h"
 #include "daemon/base/log_lines.h"
+#include "daemon/wire/codec.h"
 
 namespace deft::daemon {
 namespace {
@@ -22,10 +25,23 @@ std::optional<sched::PolicyChange> first_policy(const JobSettings& settings) {
       .reason = "the job begins with it"};
 }
 
+// Each node declares its groups in the order of their numbers. So a number that was used, and has no group, was released.
+Result<void> check_new_group(std::uint32_t id, std::uint32_t begun, std::size_t groups) {
+  if (id < begun)
+    return fail(ErrorKind::kViolation, "group " + std::to_string(id) + " was declared again after its release");
+  if (groups >= wire::kMaxGroups)
+    return fail(ErrorKind::kExhausted, "the job has " + std::to_string(groups) + " groups of gradients at once",
+                "let go of optimizers that are not used any more");
+  return {};
+}
+
 }  // namespace
 
 Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
                                         const GroupCoordinator::NameOfNode& name_of) {
+  if (!groups_.contains(declare.group))
+    if (auto ok = check_new_group(declare.group, lives_.begun, groups_.size()); !ok) return ok;
+  lives_.begun = std::max(lives_.begun, declare.group + 1);
   const auto [it, added] =
       groups_.try_emplace(declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world, size_.user},
                           settings_, size_.nodes, offload_);
@@ -41,6 +57,21 @@ Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
   if (auto ok = it->second.scheduler().change_settings(changed_); !ok)
     LOG(WARNING) << about(size_.job) << "group " << name
                  << " keeps the settings that the job began with: " << ok.error().message();
+  return {};
+}
+
+Result<void> LaunchCoordinator::release(std::size_t node, std::uint32_t id) {
+  const auto group = groups_.find(id);
+  if (!running_ || group == groups_.end() || !group->second.agreed()) return {};
+  std::vector<bool>& released = lives_.released_by_node[id];
+  released.resize(size_.nodes);
+  if (released[node]) return fail(ErrorKind::kViolation, "a node has released group " + std::to_string(id) + " twice");
+  released[node] = true;
+  if (std::ranges::find(released, false) != released.end()) return {};
+  lives_.released_by_node.erase(id);
+  std::erase_if(policies_, [id](const GroupPolicy& policy) { return policy.group == id; });
+  groups_.erase(group);
+  to_all_(wire::Released{id});
   return {};
 }
 

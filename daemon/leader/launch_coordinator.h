@@ -4,6 +4,7 @@
 //   launches.declare(node, declare, name_of);          // the last node's: DECLARE_AGREED to all
 //   launches.start();                                  // the links of all nodes are open
 //   launches.bucket_ready(group, bucket, generation);  // PLAN_ORDER and LAUNCH_ORDER to all
+//   launches.release(node, group);                     // the last node's: RELEASED to all, and the group is forgotten here
 //
 // Events come from the leader's own node, by SchedulerPort, and from the leader. Before start() and after stop() they are ignored.
 // No I/O. Not thread-safe.
@@ -53,6 +54,9 @@ class LaunchCoordinator final : public SchedulerPort {
 
   // A node's declaration of a group. An error ends the job: the nodes contradict each other.
   Result<void> declare(std::size_t node, wire::Declare declare, const GroupCoordinator::NameOfNode& name_of);
+  // All workers of a node have released an agreed group. kViolation: they had before. Its gradients that were not ordered yet are
+  // dropped: all ranks have said that they wait for none.
+  Result<void> release(std::size_t node, std::uint32_t group);
   void start() { running_ = true; }
   void stop() { running_ = false; }
 
@@ -87,6 +91,10 @@ class LaunchCoordinator final : public SchedulerPort {
   const Offload offload_;
   LateNodes undeclared_;
   std::map<std::uint32_t, GroupCoordinator> groups_;
+  struct Lives {                                                       // of groups
+    std::uint32_t begun = 0;                                           // all numbers below were declared by some node
+    std::map<std::uint32_t, std::vector<bool>> released_by_node = {};  // of those that some nodes have released
+  } lives_;
   sched::SettingsChange changed_;      // the settings that the user has changed
   std::vector<GroupPolicy> policies_;  // that were not taken yet
   bool running_ = false;

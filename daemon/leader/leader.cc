@@ -51,6 +51,9 @@ class Leader::Handler {
     };
     check(leader_.launches_->declare(node_, std::move(declare), name_of));
   }
+  void operator()(const wire::Release& release) {
+    if (leader_.launches_) check(leader_.launches_->release(node_, release.group));
+  }
   void operator()(wire::CollectiveReady& request) {
     if (!leader_.collectives_) return;
     auto ready = leader_.collectives_->ask(node_, std::move(request), leader_.clock_.now_us());

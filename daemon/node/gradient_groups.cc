@@ -30,19 +30,13 @@ Result<std::vector<model::Bucket>> buckets_of(const wire::DeclareAgreed& agreed,
   return buckets;
 }
 
-}  // namespace
-
-Gradients* GradientGroups::agreed(std::uint32_t id) {
-  const auto it = groups_.find(id);
-  return it == groups_.end() || !it->second.agreed ? nullptr : it->second.gradients.get();
-}
-
-std::optional<Error> GradientGroups::difference(const GroupState& group) const {
+// What the local workers declare differently.
+std::optional<Error> difference(const GradientGroups::GroupState& group, const Membership& members) {
   const auto has = [](const auto& declared) { return declared.has_value(); };
   const auto first = std::ranges::find_if(group.declared, has);
   const auto rank = [&](const auto& declared) {
     return "rank " +
-           std::to_string(members_.workers()[static_cast<std::size_t>(&declared - group.declared.data())].rank);
+           std::to_string(members.workers()[static_cast<std::size_t>(&declared - group.declared.data())].rank);
   };
   for (const auto& other : group.declared) {
     if (!other || &other == &*first) continue;
@@ -56,14 +50,37 @@ std::optional<Error> GradientGroups::difference(const GroupState& group) const {
   return std::nullopt;
 }
 
-Result<CodingMap> GradientGroups::coding_map(const Declaration& declaration, const model::ArenaLayout& layout) const {
+Result<CodingMap> coding_map(const Declaration& declaration, const model::ArenaLayout& layout,
+                             const Membership& members) {
   auto own = own_codecs(declaration.tensors);
   if (!own) return tl::unexpected(own.error());
   if (declaration.op != model::ReduceOp::kSum) return CodingMap();
-  const JobSettings& settings = members_.settings();
+  const JobSettings& settings = members.settings();
   return CodingMap(declaration.tensors, layout, {settings.codecs, *std::move(own)},
                    settings.options.bytes("compression_min_bytes"),
-                   stable_hash(members_.identity().name + "/" + declaration.name));
+                   stable_hash(members.identity().name + "/" + declaration.name));
+}
+
+// The group, for a worker that uses it. `what`: what the worker did with it.
+Result<GradientGroups::GroupState*> used_by(std::size_t worker, std::uint32_t id, const std::string& what,
+                                            std::map<std::uint32_t, GradientGroups::GroupState>& groups) {
+  const auto it = groups.find(id);
+  if (it == groups.end() || !it->second.agreed)
+    return fail(ErrorKind::kViolation, what + " a group that is not declared, or was released by all ranks");
+  if (it->second.released_by(worker))
+    return fail(ErrorKind::kViolation, what + " group " + std::to_string(id) + " after it had released it");
+  return &it->second;
+}
+
+}  // namespace
+
+bool GradientGroups::GroupState::released_by_all() const {
+  return !released.empty() && std::ranges::find(released, false) == released.end();
+}
+
+Gradients* GradientGroups::agreed(std::uint32_t id) {
+  const auto it = groups_.find(id);
+  return it == groups_.end() || !it->second.agreed || it->second.ended ? nullptr : it->second.gradients.get();
 }
 
 Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration) {
@@ -72,22 +89,17 @@ Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration
   group.declared.resize(members_.workers().size());
   if (group.declared[worker]) return fail(ErrorKind::kViolation, "group " + std::to_string(id) + " was declared twice");
   group.declared[worker] = std::move(declaration);
-  if (auto error = difference(group)) return tl::unexpected(std::move(*error));
+  if (auto error = difference(group, members_)) return tl::unexpected(std::move(*error));
   if (std::ranges::any_of(group.declared, [](const auto& declared) { return !declared; })) return {};
   const Declaration& first = *group.declared.front();
   auto layout = model::lay_out(first.tensors, first.slots);
   if (!layout) return tl::unexpected(layout.error().in("group '" + first.name + "'"));
-  auto codings = coding_map(first, *layout);
+  auto codings = coding_map(first, *layout, members_);
   if (!codings) return tl::unexpected(codings.error().in("group '" + first.name + "'"));
   group.codings = *std::move(codings);
   group.gradients = std::make_unique<Gradients>(first.tensors, std::move(*layout), group.declared.size());
   leader_.send(wire::Declare{id, first.name, first.tensors, first.slots, first.op});
   return {};
-}
-
-bool GradientGroups::has_declared(std::size_t worker, std::uint32_t group) const {
-  const auto it = groups_.find(group);
-  return it != groups_.end() && it->second.declared[worker].has_value();
 }
 
 Result<const GradientGroups::GroupState*> GradientGroups::agree(const wire::DeclareAgreed& agreed) {
@@ -99,6 +111,7 @@ Result<const GradientGroups::GroupState*> GradientGroups::agree(const wire::Decl
   if (auto ok = group.gradients->set_buckets(std::move(*buckets)); !ok) return tl::unexpected(ok.error());
   group.agreed = true;
   group.arenas.resize(members_.workers().size());
+  group.released.resize(members_.workers().size());
   ask_for_arenas(agreed.group);
   return &group;
 }
@@ -115,18 +128,19 @@ void GradientGroups::ask_for_arenas(std::uint32_t id) {
                         [this, id, i, who = worker->describe(), alive = std::weak_ptr(alive_)](auto arena) {
                           if (alive.expired()) return;
                           if (!arena) return fail_(arena.error().in("the arena of " + who));
-                          groups_.at(id).arenas[i] = *std::move(arena);
+                          if (const auto known = groups_.find(id); known != groups_.end())
+                            known->second.arenas[i] = *std::move(arena);
                         });
   }
 }
 
 Result<bool> GradientGroups::ready(std::size_t worker, const shm::ReadyRecord& handed, TimeUs now_us) {
-  Gradients* const gradients = agreed(handed.group);
-  if (gradients == nullptr) return fail(ErrorKind::kViolation, "tensors of an undeclared group were handed in");
-  if (!groups_.at(handed.group).arenas[worker])
+  const auto group = used_by(worker, handed.group, "it handed in tensors of", groups_);
+  if (!group) return tl::unexpected(group.error());
+  if (!(*group)->arenas[worker])
     return fail(ErrorKind::kViolation, "tensors were handed in before their arena was there");
-  const auto ready = gradients->notify_ready(worker, {handed.first_tensor, handed.tensors}, handed.generation,
-                                             {handed.last_step, handed.cycle_step}, handed.slot, now_us);
+  const auto ready = (*group)->gradients->notify_ready(worker, {handed.first_tensor, handed.tensors}, handed.generation,
+                                                       {handed.last_step, handed.cycle_step}, handed.slot, now_us);
   if (!ready) return tl::unexpected(ready.error());
   if (scheduler_ != nullptr)
     for (const auto bucket : *ready) scheduler_->bucket_ready(handed.group, bucket, handed.generation);
@@ -134,16 +148,39 @@ Result<bool> GradientGroups::ready(std::size_t worker, const shm::ReadyRecord& h
 }
 
 Result<void> GradientGroups::flush(std::size_t worker, const shm::FlushRecord& flush) {
-  if (agreed(flush.group) == nullptr) return fail(ErrorKind::kViolation, "an undeclared group was flushed");
+  if (auto group = used_by(worker, flush.group, "it flushed", groups_); !group) return tl::unexpected(group.error());
   if (scheduler_ == nullptr || members_.workers()[worker].rank != 0) return {};
   return scheduler_->flushed(flush.group, flush.step);
 }
 
 Result<void> GradientGroups::send_residuals(std::size_t worker, const shm::SendResidualsRecord& asked) {
-  if (agreed(asked.group) == nullptr)
-    return fail(ErrorKind::kViolation, "residuals of an undeclared group were asked for");
+  if (auto group = used_by(worker, asked.group, "it asked for residuals of", groups_); !group)
+    return tl::unexpected(group.error());
   if (scheduler_ == nullptr || members_.workers()[worker].rank != 0) return {};
   return scheduler_->residuals_asked_for(asked.group, asked.step);
+}
+
+Result<void> GradientGroups::release(std::size_t worker, const shm::ReleaseRecord& released) {
+  const auto group = used_by(worker, released.group, "it released", groups_);
+  if (!group) return tl::unexpected(group.error());
+  if (!(*group)->arenas[worker]) return fail(ErrorKind::kViolation, "a group was released before its arena was there");
+  (*group)->released[worker] = true;
+  if ((*group)->released_by_all()) leader_.send(wire::Release{released.group});
+  return {};
+}
+
+void GradientGroups::end(const wire::Released& released) {
+  if (agreed(released.group) == nullptr) return;
+  groups_.at(released.group).ended = true;
+  forget_if_done(released.group);
+}
+
+// Launches that other nodes run again, because a link was lost, run here on copies (ReplayBuffer).
+void GradientGroups::forget_if_done(std::uint32_t id) {
+  const auto it = groups_.find(id);
+  if (it == groups_.end() || !it->second.ended || it->second.under_way > 0) return;
+  groups_.erase(it);
+  members_.complete_all(shm::ReleasedRecord{.group = id});
 }
 
 Result<void> GradientGroups::follow(const wire::PlanOrder& order) {
@@ -181,8 +218,9 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   task.priority = launch.priority;
   task.part = launch.part;
   const model::Bucket& bucket = gradients->buckets()[launch.bucket];
-  task.codings = groups_.at(launch.group)
-                     .codings.codings_of(bucket.offset + launch.offset, launch.bytes, launch.generation, launch.codec);
+  GroupState& group = groups_.at(launch.group);
+  task.codings = group.codings.codings_of(bucket.offset + launch.offset, launch.bytes, launch.generation, launch.codec);
+  ++group.under_way;
   return task;
 }
 
@@ -192,7 +230,9 @@ bool GradientGroups::can_start(const SubCommTask& launch) const {
 }
 
 bool GradientGroups::is_merged(const SubCommTask& launch) const {
-  return launch.offset + launch.bytes > groups_.at(launch.group).gradients->buckets()[launch.bucket].bytes;
+  const auto group = groups_.find(launch.group);  // one that runs again may be of a group that has gone
+  return group != groups_.end() &&
+         launch.offset + launch.bytes > group->second.gradients->buckets()[launch.bucket].bytes;
 }
 
 Transfer GradientGroups::transfer_of(const SubCommTask& launch) const {
@@ -226,24 +266,29 @@ InProcessDriver::Records GradientGroups::records_of(const SubCommTask& launch) c
 }
 
 Result<void> GradientGroups::finish(const SubCommTask& launch, const TransferDone& done) {
+  GroupState& group = groups_.at(launch.group);
+  --group.under_way;
   const auto complete =
-      groups_.at(launch.group)
-          .gradients->notify_finish(launch.bucket, launch.generation, launch.offset, launch.bytes, launch.part);
+      group.gradients->notify_finish(launch.bucket, launch.generation, launch.offset, launch.bytes, launch.part);
   if (!complete) return tl::unexpected(complete.error());
   for (const auto& [tensors, generation] : *complete)
     members_.complete_all(shm::FinishRecord{
         .group = launch.group, .first_tensor = tensors.first, .tensors = tensors.count, .generation = generation});
   if (scheduler_ != nullptr && members_.state() == JobState::kRunning)
     scheduler_->launch_finished(launch.number, done.link_us, done.overlapped);
+  forget_if_done(launch.group);
   return {};
 }
 
 std::optional<wire::NodeFacts::Group> GradientGroups::facts(std::uint32_t id) const {
   const auto it = groups_.find(id);
-  if (it == groups_.end() || !it->second.gradients) return std::nullopt;
+  if (it == groups_.end() || !it->second.gradients || it->second.ended) return std::nullopt;
   const Gradients& gradients = *it->second.gradients;
-  wire::NodeFacts::Group facts{
-      gradients.layout().slot_bytes, gradients.layout().slots, {}, it->second.codings.codecs()};
+  wire::NodeFacts::Group facts{gradients.layout().slot_bytes,
+                               gradients.layout().slots,
+                               {},
+                               it->second.codings.codecs(),
+                               it->second.released_by_all()};
   if (it->second.agreed) facts.buckets = gradients.buckets();
   return facts;
 }

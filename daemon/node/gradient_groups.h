@@ -5,6 +5,10 @@
 //   groups.ready(worker, record, now_us);     // tensors are in the arena; true: buckets became ready
 //   auto task = groups.order(launch, number, now_us);   // the leader's launch, checked against the workers' gradients
 //   groups.finish(*task, done);               // FINISH to the workers for the tensors that are complete
+//   groups.release(worker, record);           // each local worker; the last one's sends RELEASE to the leader
+//   groups.end(released);                     // the leader's answer: when nothing of the group is under way here, it goes
+//
+// A group's number is never used again. So what crosses a RELEASE on its way cannot be meant for another group.
 //
 // daemon/node/gradients.h keeps the account of one group. On the leader's own node the schedulers hear of ready buckets, flushes
 // and finished launches through a SchedulerPort. Errors: kViolation and kMismatch of a worker's call concern that worker; an
@@ -39,6 +43,12 @@ class GradientGroups final : public LaunchSource {
     CodingMap codings;                                  // likewise
     std::vector<std::shared_ptr<shm::Segment>> arenas;  // by local index; outlive their sessions; null: not made yet
     bool agreed = false;                                // by all nodes: it has buckets
+    std::vector<bool> released;                         // once agreed, by local index: this worker uses it no more
+    bool ended = false;                                 // all ranks have released it: nothing more is ordered
+    std::size_t under_way = 0;                          // launches that were ordered and are not done here
+
+    [[nodiscard]] bool released_by(std::size_t worker) const { return worker < released.size() && released[worker]; }
+    [[nodiscard]] bool released_by_all() const;  // local workers
   };
 
   // `scheduler`: null if the leader is on another node. `links`: of the job. All outlive this object. `fail` ends the job: no memory for
@@ -48,7 +58,6 @@ class GradientGroups final : public LaunchSource {
       : members_(members), leader_(leader), scheduler_(scheduler), links_(links), fail_(std::move(fail)) {}
 
   Result<void> declare(std::size_t worker, Declaration declaration);
-  [[nodiscard]] bool has_declared(std::size_t worker, std::uint32_t group) const;
   // Gives the group; null: it is not declared here, or agreed already.
   Result<const GroupState*> agree(const wire::DeclareAgreed& agreed);
   Result<bool> ready(std::size_t worker, const shm::ReadyRecord& handed, TimeUs now_us);
@@ -56,6 +65,10 @@ class GradientGroups final : public LaunchSource {
   // with the leader's launches.
   Result<void> flush(std::size_t worker, const shm::FlushRecord& flush);
   Result<void> send_residuals(std::size_t worker, const shm::SendResidualsRecord& asked);
+  // The worker uses the group no more.
+  Result<void> release(std::size_t worker, const shm::ReleaseRecord& released);
+  // All ranks have released it. What was handed over and not ordered is dropped, since nobody waits for it.
+  void end(const wire::Released& released);
   Result<void> follow(const wire::PlanOrder& order);
   Result<SubCommTask> order(const wire::Launch& launch, std::uint64_t number, TimeUs now_us);
 
@@ -71,10 +84,9 @@ class GradientGroups final : public LaunchSource {
   [[nodiscard]] nlohmann::json status() const;
 
  private:
-  [[nodiscard]] Gradients* agreed(std::uint32_t id);  // null: not agreed
+  [[nodiscard]] Gradients* agreed(std::uint32_t id);  // null: not agreed, or ended
   void ask_for_arenas(std::uint32_t id);
-  [[nodiscard]] Result<CodingMap> coding_map(const Declaration& declaration, const model::ArenaLayout& layout) const;
-  [[nodiscard]] std::optional<Error> difference(const GroupState& group) const;
+  void forget_if_done(std::uint32_t id);
 
   const Membership& members_;
   LeaderPort& leader_;

@@ -54,6 +54,25 @@ void record_cpu(trace::Recorder& recorder, const CpuTimes& times, std::size_t li
                                   .number = thread.number}});
 }
 
+// `changed`: the options that the user has changed since the job began.
+trace::TraceHeader header_of(const Membership& members, const View& view, const std::string& host,
+                             const std::map<std::string, std::string>& changed) {
+  trace::TraceHeader header{.job = members.identity().name,
+                            .incarnation = view.epoch(),
+                            .node = view.node(),
+                            .nodes = view.node_count(),
+                            .host = host,
+                            .begun_s = static_cast<std::uint64_t>(std::max<std::time_t>(0, std::time(nullptr))),
+                            .ranks = members.ranks()};
+  header.options = members.settings().agreed();
+  header.options["compression"] = members.settings().options.text("compression");  // empty: each policy's own
+  for (const auto& [name, value] : changed) header.options[name] = value;
+  for (const auto& link : view.links()) header.links.push_back(link.name());
+  for (const auto& codec : members.settings().codecs)
+    header.codecs.push_back(codec == nullptr ? "none" : compress::text_of(*codec));
+  return header;
+}
+
 Result<void> check_owner(const JobIdentity& job) {
   if (::geteuid() == job.uid) return {};
   return fail(ErrorKind::kUnavailable, "a trace is wanted, and this node's daemon belongs to another user",
@@ -76,23 +95,6 @@ Result<StepRange> parse_step_range(const std::string& text) {
 
 JobRecorder::JobRecorder(const Membership& members, std::shared_ptr<const View> view, Place place)
     : members_(members), view_(std::move(view)), place_(std::move(place)) {}
-
-trace::TraceHeader JobRecorder::header() const {
-  trace::TraceHeader header{.job = members_.identity().name,
-                            .incarnation = view_->epoch(),
-                            .node = view_->node(),
-                            .nodes = view_->node_count(),
-                            .host = place_.host,
-                            .begun_s = static_cast<std::uint64_t>(std::max<std::time_t>(0, std::time(nullptr))),
-                            .ranks = members_.ranks()};
-  header.options = members_.settings().agreed();
-  header.options["compression"] = members_.settings().options.text("compression");  // empty: each policy's own
-  for (const auto& [name, value] : changed_.options) header.options[name] = value;
-  for (const auto& link : view_->links()) header.links.push_back(link.name());
-  for (const auto& codec : members_.settings().codecs)
-    header.codecs.push_back(codec == nullptr ? "none" : compress::text_of(*codec));
-  return header;
-}
 
 void JobRecorder::settings_changed(std::map<std::string, std::string> options, TimeUs now_us) {
   recorder_->add({now_us, now_us, trace::SettingsTrace{static_cast<std::uint32_t>(options.size())}});
@@ -125,7 +127,8 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   if (!folder) return tl::unexpected(folder.error());
   const std::string name = trace_file_name(members_.identity().name, view_->node());
   const std::string path = path_of_folder + "/" + name;
-  auto writer = trace::TraceWriter::create(*folder, name, header(), place_.most_bytes);
+  auto writer = trace::TraceWriter::create(*folder, name, header_of(members_, *view_, place_.host, changed_.options),
+                                           place_.most_bytes);
   if (!writer) return tl::unexpected(writer.error());
   const auto complain = [job = about(members_.identity())](const Error& error) {
     LOG(ERROR) << job << "the trace ends here: " << error.message();
@@ -187,8 +190,10 @@ Result<std::string> JobRecorder::dump(const std::string& reason) {
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
   if (dumps_.newest && !dumps_.newest->ended()) return dumps_.newest->path();
   for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
-  dumps_.newest = std::make_unique<RingDump>(RingDump::Content{recorder_, header(), groups_, members_.identity().uid},
-                                             place_.state_folder, reason);
+  auto header = header_of(members_, *view_, place_.host, changed_.options);
+  dumps_.newest =
+      std::make_unique<RingDump>(RingDump::Content{recorder_, std::move(header), groups_, members_.identity().uid},
+                                 place_.state_folder, reason);
   return dumps_.newest->path();
 }
 
@@ -203,6 +208,11 @@ void JobRecorder::declared(std::uint32_t id, const std::string& name, const Grad
     group.buckets.push_back(traced_bucket(gradients.map(), b, min_bytes));
   if (!streams_.empty()) streams_.back()->add(group);
   groups_.push_back(std::move(group));
+}
+
+void JobRecorder::forget(std::uint32_t group) {
+  std::erase_if(groups_, [&](const trace::TraceGroup& one) { return one.group == group; });
+  changed_.policies.erase(group);
 }
 
 // The first local worker's forward decides which steps are written. The forward behind the last of them belongs to the trace, too: it tells

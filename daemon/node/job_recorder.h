@@ -75,6 +75,8 @@ class JobRecorder {
   void policy_changed(const GroupPolicy& policy, TimeUs now_us);
 
   void declared(std::uint32_t group, const std::string& name, const Gradients& gradients);
+  // All ranks have released the group: files that begin later do not have it.
+  void forget(std::uint32_t group);
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
   void gradients_ready(std::size_t worker, const shm::ReadyRecord& ready, TimeUs now_us);
   // A record of layers or memory, which a worker sends when it has heard that a trace is written.
@@ -90,7 +92,6 @@ class JobRecorder {
     std::set<std::size_t> told;  // workers that have heard of it
   };
 
-  [[nodiscard]] trace::TraceHeader header() const;
   Result<void> open_stream(const std::string& path_of_folder);
   Result<std::string> start(const wire::TraceOrder& order);
   Result<std::string> stop();

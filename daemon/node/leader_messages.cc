@@ -7,6 +7,10 @@
 namespace deft::daemon {
 namespace {
 
+bool runs(const std::unique_ptr<JobParts>& parts, const Membership& members) {
+  return parts && members.state() == JobState::kRunning;
+}
+
 Result<void> launch(JobParts& parts, const wire::LaunchOrder& order) {
   const TimeUs now_us = parts.clock.now_us();
   std::uint64_t number = order.first;
@@ -31,7 +35,7 @@ void LeaderMessages::fail_unless(const Result<void>& ok) {
 void LeaderMessages::operator()(const wire::Begin& /*message*/) { control_.begin(); }
 
 void LeaderMessages::operator()(const wire::DeclareAgreed& message) {
-  if (!runs()) return;
+  if (!runs(parts_, members_)) return;
   auto agreed = parts_->groups.agree(message);
   if (!agreed) return fail_unless(tl::unexpected(agreed.error()));
   if (*agreed != nullptr)
@@ -39,18 +43,18 @@ void LeaderMessages::operator()(const wire::DeclareAgreed& message) {
 }
 
 void LeaderMessages::operator()(const wire::LaunchOrder& message) {
-  if (!runs()) return;
+  if (!runs(parts_, members_)) return;
   const auto ok = launch(*parts_, message);
   if (!ok) return fail_unless(ok);
   parts_->links.pump();
 }
 
 void LeaderMessages::operator()(const wire::PlanOrder& message) {
-  if (runs()) fail_unless(parts_->groups.follow(message));
+  if (runs(parts_, members_)) fail_unless(parts_->groups.follow(message));
 }
 
 void LeaderMessages::operator()(const wire::CollectiveStart& message) {
-  if (!runs()) return;
+  if (!runs(parts_, members_)) return;
   if (auto ok = parts_->links.take_number(message.number); !ok) return fail_unless(ok);
   auto task = parts_->collectives.start(message);
   if (!task) return fail_unless(tl::unexpected(task.error()));
@@ -59,7 +63,7 @@ void LeaderMessages::operator()(const wire::CollectiveStart& message) {
 }
 
 void LeaderMessages::operator()(const wire::CollectiveFailed& message) {
-  if (runs()) parts_->collectives.fail(message);
+  if (runs(parts_, members_)) parts_->collectives.fail(message);
 }
 
 void LeaderMessages::operator()(wire::StoreValue message) {
@@ -67,13 +71,13 @@ void LeaderMessages::operator()(wire::StoreValue message) {
 }
 
 void LeaderMessages::operator()(const wire::LinkStop& message) {
-  if (!runs()) return;
+  if (!runs(parts_, members_)) return;
   parts_->recovery.stop(message);
   parts_->await_stopped_links();
 }
 
 void LeaderMessages::operator()(const wire::LinkReplaced& message) {
-  if (runs()) fail_unless(parts_->recovery.replace(message));
+  if (runs(parts_, members_)) fail_unless(parts_->recovery.replace(message));
 }
 
 void LeaderMessages::operator()(const wire::JobProgress& message) {
@@ -92,17 +96,25 @@ void LeaderMessages::operator()(const wire::Stalled& message) {
 }
 
 void LeaderMessages::operator()(const wire::TraceOrder& message) {
-  if (!runs()) return;
+  if (!runs(parts_, members_)) return;
   if (const auto done = parts_->recorder.obey(message); !done)
     LOG(ERROR) << about(members_.identity()) << "a trace that the leader wants: " << done.error().message();
 }
 
 void LeaderMessages::operator()(const wire::Waiting& message) {
-  if (runs()) fail_unless(parts_->watchdog.answer(message, parts_->clock.now_us()));
+  if (runs(parts_, members_)) fail_unless(parts_->watchdog.answer(message, parts_->clock.now_us()));
 }
 
 void LeaderMessages::operator()(const wire::Late& message) {
-  if (runs()) fail_unless(parts_->watchdog.answer(message));
+  if (runs(parts_, members_)) fail_unless(parts_->watchdog.answer(message));
+}
+
+void LeaderMessages::operator()(const wire::Released& message) {
+  if (!runs(parts_, members_)) return;
+  parts_->measurements.forget(message.group);
+  parts_->watchdog.forget(message.group);
+  parts_->recorder.forget(message.group);
+  parts_->groups.end(message);
 }
 
 std::size_t JobFacts::first_position() const { return parts_ ? parts_->view->first_position() : 0; }

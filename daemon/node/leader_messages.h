@@ -42,9 +42,9 @@ class LeaderMessages {
   void operator()(const wire::Waiting& message);
   void operator()(const wire::TraceOrder& message);
   void operator()(const wire::Late& message);
+  void operator()(const wire::Released& message);
 
  private:
-  [[nodiscard]] bool runs() const { return parts_ && members_.state() == JobState::kRunning; }
   void fail_unless(const Result<void>& ok);
 
   Membership& members_;

@@ -36,6 +36,8 @@ class Measurements {
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
   void take(std::size_t worker, const ipc::Statistics& statistics);
 
+  void forget(std::uint32_t group) { statistics_.erase(group); }  // it was released
+
   // The time of a local worker's steps. Waiting is time in which it computed nothing, because it needed others' gradients.
   struct Steps {
     std::uint64_t ended = 0;

@@ -33,6 +33,13 @@ Result<void> has_ended(std::uint32_t rank, const std::string& what, const char* 
   return fail(ErrorKind::kLost, "rank " + std::to_string(rank) + " has ended, and " + what + " needs it", fix);
 }
 
+// Whether somebody waits for what others owe. If all stopped within one backward, nobody does.
+bool is_awaited(const GradientGroups::GroupState& group, const Owed& owed) {
+  for (std::size_t worker = 0; worker < group.declared.size(); ++worker)
+    if (!group.released_by(worker) && std::ranges::find(owed.workers, worker) == owed.workers.end()) return true;
+  return owed.ordered;
+}
+
 std::string seconds(TimeUs us) { return std::to_string(us / 1'000'000) + " s"; }
 
 }  // namespace
@@ -53,7 +60,7 @@ Result<void> StallWatchdog::check_left(TimeUs now_us) {
     if (!group.agreed) continue;
     for (const Owed& owed : group.gradients->owed(now_us - grace_us()))
       if (owed.ordered)
-        if (auto ok = judge(*group.gradients, owed, now_us); !ok) return ok;
+        if (auto ok = judge(group, owed, now_us); !ok) return ok;
   }
   return {};
 }
@@ -98,8 +105,11 @@ Result<void> StallWatchdog::check_local_declarations(std::uint32_t id, const Gra
 Result<void> StallWatchdog::check_gradients(TimeUs now_us) {
   for (const auto& [id, group] : groups_.groups()) {
     if (!group.agreed) continue;
+    const bool in_use = !group.released_by_all();  // else somebody waits only for what was ordered
     for (const Owed& owed : group.gradients->owed(now_us - grace_us()))
-      if (auto ok = judge(*group.gradients, owed, now_us); !ok) return ok;
+      if (in_use || owed.ordered)
+        if (auto ok = judge(group, owed, now_us); !ok) return ok;
+    if (!in_use) continue;
     if (auto ok = check_order(id, *group.gradients, now_us); !ok) return ok;
   }
   return {};
@@ -121,7 +131,8 @@ Result<void> StallWatchdog::check_order(std::uint32_t id, const Gradients& gradi
   return {};
 }
 
-Result<void> StallWatchdog::judge(const Gradients& gradients, const Owed& owed, TimeUs now_us) {
+Result<void> StallWatchdog::judge(const GradientGroups::GroupState& group, const Owed& owed, TimeUs now_us) {
+  const Gradients& gradients = *group.gradients;
   const std::string& tensor = gradients.specs()[owed.tensor].name;
   const TimeUs age_us = now_us - owed.since_us;
   for (const std::size_t index : owed.workers) {
@@ -130,6 +141,11 @@ Result<void> StallWatchdog::judge(const Gradients& gradients, const Owed& owed, 
     if (worker.left)
       return fail(ErrorKind::kLost,
                   worker.describe() + " has ended without handing in " + what + ", for which others wait", kSameSteps);
+    if (group.released_by(index) && is_awaited(group, owed))
+      return fail(ErrorKind::kMismatch,
+                  worker.describe() + " has released '" + group.declared[index]->name + "' without handing in " + what +
+                      ", for which others wait",
+                  kSameSteps);
     if (age_us > members_.settings().stall_timeout_us)
       return fail(ErrorKind::kTimeout, worker.describe() + " has not handed in " + what + " for " + seconds(age_us),
                   kRaiseTimeout);
@@ -163,7 +179,7 @@ Result<void> StallWatchdog::check_collectives(TimeUs now_us) {
 
 Result<void> StallWatchdog::answer(const wire::Waiting& waiting, TimeUs now_us) {
   const auto it = groups_.groups().find(waiting.group);
-  if (it == groups_.groups().end() || !it->second.agreed) return {};
+  if (it == groups_.groups().end() || !it->second.agreed || it->second.ended) return {};
   const Gradients& gradients = *it->second.gradients;
   if (waiting.bucket >= gradients.buckets().size()) return {};
   Owed owed = gradients.missing(waiting.bucket, waiting.generation);
@@ -176,14 +192,19 @@ Result<void> StallWatchdog::answer(const wire::Waiting& waiting, TimeUs now_us) 
   if (asked.since_us == 0 || asked.generation != waiting.generation)
     asked = {waiting.generation, now_us - members_.settings().stall_warning_us()};
   owed.since_us = asked.since_us;
-  return judge(gradients, owed, now_us);
+  owed.ordered = true;  // as good as: that node waits
+  return judge(it->second, owed, now_us);
 }
 
 Result<void> StallWatchdog::answer(const wire::Late& late) {
   const bool declares = late.collective.empty();
   const auto& workers = members_.workers();
+  const auto group = groups_.groups().find(late.group);
+  const auto has_declared = [&](std::size_t worker) {
+    return group != groups_.groups().end() && group->second.declared[worker].has_value();
+  };
   for (std::size_t i = 0; i < workers.size(); ++i)  // if one worker has come, check() finds those that have not
-    if (declares ? groups_.has_declared(i, late.group) : collectives_.has_asked(i, late.collective)) return {};
+    if (declares ? has_declared(i) : collectives_.has_asked(i, late.collective)) return {};
   const std::string what = declares ? gradients_of(late.group) : late.collective;
   for (const Membership::Worker& worker : workers) {
     if (worker.left) return has_ended(worker.rank, "'" + what + "'", declares ? kSameModel : kSameCollectives);
@@ -191,6 +212,10 @@ Result<void> StallWatchdog::answer(const wire::Late& late) {
                                declares ? wire::Duty::kDeclaration : wire::Duty::kCollective});
   }
   return {};
+}
+
+void StallWatchdog::forget(std::uint32_t group) {
+  std::erase_if(asked_, [&](const auto& entry) { return entry.first.first == group; });
 }
 
 void StallWatchdog::report(wire::Stalled stalled, TimeUs now_us) {

@@ -44,6 +44,7 @@ class StallWatchdog {
   // Other nodes wait for a declaration or a collective. Likewise, if no local worker has come to it: check() does not know of it.
   Result<void> answer(const wire::Late& late);
   void note(const wire::Stalled& stalled, TimeUs now_us);
+  void forget(std::uint32_t group);             // all ranks have released it
   [[nodiscard]] nlohmann::json status() const;  // stalls of the last moments
 
  private:
@@ -53,7 +54,7 @@ class StallWatchdog {
   Result<void> check_gradients(TimeUs now_us);
   Result<void> check_order(std::uint32_t id, const Gradients& gradients, TimeUs now_us);
   Result<void> check_collectives(TimeUs now_us);
-  Result<void> judge(const Gradients& gradients, const Owed& owed, TimeUs now_us);
+  Result<void> judge(const GradientGroups::GroupState& group, const Owed& owed, TimeUs now_us);
   void report(wire::Stalled stalled, TimeUs now_us);
 
   struct Stall {

@@ -55,13 +55,20 @@ Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
     case shm::RecordKind::kFlush: return parts_->groups.flush(worker, record.as<shm::FlushRecord>());
     case shm::RecordKind::kSendResiduals:
       return parts_->groups.send_residuals(worker, record.as<shm::SendResidualsRecord>());
+    case shm::RecordKind::kRelease: return parts_->groups.release(worker, record.as<shm::ReleaseRecord>());
     case shm::RecordKind::kRan: return parts_->links.answered(worker, record.as<shm::RanRecord>());
     default: return fail(ErrorKind::kViolation, "a record of an unknown kind");
   }
 }
 
 void WorkerEvents::take_statistics(WorkerPort& worker, const ipc::Statistics& statistics) {
-  if_running(worker, [&](std::size_t index) { parts_->measurements.take(index, statistics); });
+  if_running(worker, [&](std::size_t index) {
+    const auto& groups = parts_->groups.groups();
+    const auto group = groups.find(statistics.group);
+    // They come over the socket, so a RELEASE of the ring may overtake them.
+    if (group == groups.end() || !group->second.agreed || group->second.released_by(index)) return;
+    parts_->measurements.take(index, statistics);
+  });
 }
 
 void WorkerEvents::link_failed(WorkerPort& worker, const Error& error) {

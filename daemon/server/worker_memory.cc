@@ -1,6 +1,5 @@
 #include "daemon/server/worker_memory.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -83,10 +82,18 @@ void WorkerMemory::make_rings(std::function<void(Result<void>)> made) {
 
 void WorkerMemory::make_arena(std::uint32_t group, std::uint64_t bytes, Then then) {
   allocate("deft-arena", bytes, [this, group, then = std::move(then)](Made arena) {
-    arenas_.resize(std::max<std::size_t>(arenas_.size(), group + 1));
     if (arena) arenas_[group] = *arena;
     then(std::move(arena));
   });
+}
+
+void WorkerMemory::free_arena(std::uint32_t group) {
+  const auto found = arenas_.find(group);
+  if (found == arenas_.end()) return;
+  const Memory arena = std::move(found->second);
+  arenas_.erase(found);
+  if (arena->bytes() > kMuchBytes) return reactor_.offload(account_->user(), [arena] { arena->discard(); });
+  arena->discard();
 }
 
 Result<void> WorkerMemory::make_buffer(std::uint32_t number, std::uint64_t bytes, Then then) {

@@ -1,7 +1,7 @@
 // The shared memory that one worker has of the daemon: its rings, an arena for each group, and staging buffers for its collectives.
 //
 //   memory.make_rings([&](Result<void> made) { ... memory.rings() ... });
-//   memory.make_arena(group, bytes, [&](WorkerMemory::Made arena) { ... });
+//   memory.make_arena(group, bytes, [&](WorkerMemory::Made arena) { ... });   ...   memory.free_arena(group);
 //   memory.make_buffer(number, bytes, [&](WorkerMemory::Made buffer) { ... });   ...   memory.free_buffer(number);
 //
 // The kernel clears each page of it, so much memory is made, and given back, on another thread: the callback comes later, and not after
@@ -13,7 +13,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "core/base/status.h"
 #include "daemon/base/memory_budget.h"
@@ -38,6 +37,8 @@ class WorkerMemory {
   [[nodiscard]] const Memory& rings() const { return rings_; }  // null: they are not made
 
   void make_arena(std::uint32_t group, std::uint64_t bytes, Then then);
+  // The worker has said that it uses the arena no more, and nothing of it is under way. A worker that keeps it mapped loses the memory.
+  void free_arena(std::uint32_t group);
 
   // kViolation: the worker has a buffer of that number, or no buffer has so many bytes. `then` gets kExhausted if no memory is left, or
   // if the worker has too many buffers.
@@ -53,7 +54,7 @@ class WorkerMemory {
   const MemoryBudget budget_;
   const std::shared_ptr<QuotaAccount> account_;
   Memory rings_;
-  std::vector<Memory> arenas_;               // by group
+  std::map<std::uint32_t, Memory> arenas_;   // by group
   std::map<std::uint32_t, Memory> buffers_;  // null: it is being made
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -63,13 +63,22 @@ Result<void> WorkerRequests::on_declare(const ipc::Packet& packet) {
   if (!message) return tl::unexpected(message.error());
   const auto& declare = message->fixed;
   const auto op = static_cast<model::ReduceOp>(declare.reduce_op);
-  if (declaring_ || declare.group != next_group_ || declare.group >= wire::kMaxGroups)
+  if (declaring_ || declare.group != next_group_)
     return fail(ErrorKind::kViolation, "groups were declared out of order");
+  if (name_bytes_.size() >= wire::kMaxGroups)
+    return fail(ErrorKind::kExhausted,
+                "it has " + std::to_string(wire::kMaxGroups) + " groups of gradients that are not released",
+                "let go of optimizers that are not used any more, on all ranks");
+  if (declare.group >= wire::kMaxGroupNumbers)
+    return fail(ErrorKind::kExhausted,
+                "it has declared " + std::to_string(wire::kMaxGroupNumbers) + " groups of gradients in one session",
+                "call shutdown() and init() again");
   if (!model::is_known(op) || declare.tensors == 0 || declare.tensors > model::kMaxTensors)
     return fail(ErrorKind::kInvalid, "a group of " + std::to_string(declare.tensors) + " tensors");
   if (auto ok = check_name(message->texts[0], ipc::kMaxJobNameBytes, "the group's name"); !ok) return ok;
   declaring_.emplace();
   declaring_->group = next_group_++;
+  name_bytes_[declaring_->group] = 0;
   declaring_->name = message->texts[0];
   declaring_->slots = declare.slots;
   declaring_->op = op;
@@ -94,10 +103,10 @@ Result<void> WorkerRequests::on_declare_tensor(const ipc::Packet& packet) {
   spec.shape.assign(tensor.shape, tensor.shape + tensor.dims);
   spec.forward_position = tensor.forward_position;
   spec.codec = codec;
-  if (auto ok = account_.take(Quota::kNameBytes, sizeof spec + spec.name.size() + spec.codec.size() +
-                                                     spec.shape.size() * sizeof(std::uint64_t));
-      !ok)
-    return ok;
+  const std::uint64_t bytes =
+      sizeof spec + spec.name.size() + spec.codec.size() + spec.shape.size() * sizeof(std::uint64_t);
+  if (auto ok = account_.take(Quota::kNameBytes, bytes); !ok) return ok;
+  name_bytes_[declaring_->group] += bytes;
   declaring_->tensors.push_back(std::move(spec));
   if (declaring_->tensors.size() < declaring_->expected) return {};
   Declaration declaration = std::move(*declaring_);
@@ -153,6 +162,13 @@ Result<void> WorkerRequests::begin_operation(std::uint64_t operation) {
   if (auto ok = account_.take(Quota::kOperations, 1); !ok) return ok;
   operations_.insert(operation);
   return {};
+}
+
+void WorkerRequests::released(std::uint32_t group) {
+  const auto names = name_bytes_.extract(group);
+  if (!names) return;
+  account_.give_back(Quota::kNameBytes, names.mapped());
+  memory_.free_arena(group);
 }
 
 void WorkerRequests::ended(std::uint64_t operation) {

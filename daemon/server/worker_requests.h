@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -34,6 +35,8 @@ class WorkerRequests {
   // An error is the worker's fault, or the daemon's lack of memory for what the protocol needs.
   Result<void> handle(const ipc::Packet& packet, ipc::MessageKind kind);
   void ended(std::uint64_t operation);  // no effect if no operation of this number is under way
+  // All ranks have released the group. Its memory and its names cost nothing any more.
+  void released(std::uint32_t group);
   void store_answered() { questions_ -= questions_ > 0 ? 1 : 0; }
 
  private:
@@ -58,6 +61,7 @@ class WorkerRequests {
   std::weak_ptr<JobPort> job_;
   std::optional<Declaration> declaring_;  // a group whose tensors are still coming
   std::uint32_t next_group_ = 0;
+  std::map<std::uint32_t, std::uint64_t> name_bytes_;        // of the groups that were declared and not released
   std::unordered_map<std::string, std::size_t> store_keys_;  // that this worker has set: the bytes of key and value
   std::size_t questions_ = 0;                                // to the store that have no answer yet
   std::unordered_set<std::uint64_t> operations_;             // under way

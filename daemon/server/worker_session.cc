@@ -155,6 +155,7 @@ void WorkerSession::complete(const shm::Record& record) {
   if (rings_) rings_->complete(record);
   if (record.kind() == shm::RecordKind::kOperationDone)
     requests_.ended(record.as<shm::OperationDoneRecord>().operation);
+  if (record.kind() == shm::RecordKind::kReleased) requests_.released(record.as<shm::ReleasedRecord>().group);
 }
 
 void WorkerSession::send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) {

@@ -31,7 +31,7 @@
 
 namespace deft::daemon::wire {
 
-inline constexpr std::uint32_t kControlVersion = 5;
+inline constexpr std::uint32_t kControlVersion = 6;
 
 // Limits of the content of messages. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
 inline constexpr std::uint32_t kMaxWorld = 1 << 20;     // ranks of a job
@@ -40,7 +40,8 @@ inline constexpr std::size_t kMaxNameBytes = 255;       // of jobs, hosts, links
 inline constexpr std::size_t kMaxLongNameBytes = 4096;  // of tensors, and of collectives, which are named after tensors
 inline constexpr std::size_t kMaxTextBytes = 64 << 10;  // of a text for people, or of a setting's value
 inline constexpr std::size_t kMaxLinks = 256;           // of a job
-inline constexpr std::uint32_t kMaxGroups = 1024;       // of a job
+inline constexpr std::uint32_t kMaxGroups = 1024;       // of a job, at a time
+inline constexpr std::uint32_t kMaxGroupNumbers = 1 << 16;  // traces have 16 bits for one; a number is never used again
 inline constexpr std::size_t kMaxSettings = 256;
 inline constexpr std::size_t kMaxStoreKeyBytes = 1024;
 inline constexpr std::size_t kMaxStoreKeys = 1 << 16;  // in one STORE_GET
@@ -85,6 +86,7 @@ class NodeFacts {
     std::uint32_t slots = 0;
     std::span<const model::Bucket> buckets;  // empty: not agreed yet
     std::size_t codecs = 1;                  // of the job, exact included
+    bool may_go = false;                     // all workers of this node have released it
   };
   struct AskedCollective {              // by the workers of this node
     CollectiveSpec first;               // of the first local rank

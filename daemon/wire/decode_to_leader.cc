@@ -17,7 +17,6 @@ class LeaderMessageReader {
   Result<ToLeader> declare(const proto::Declare& from);
   Result<ToLeader> collective_ready(const proto::CollectiveReady& from);
   Result<ToLeader> statistics(const proto::GradientStatistics& from);
-  Result<ToLeader> step_time(const proto::StepTime& from);
   Result<ToLeader> store_set(const proto::StoreSet& from);
   Result<ToLeader> store_get(const proto::StoreGet& from);
   Result<ToLeader> link_failed(const proto::LinkFailed& from);
@@ -27,6 +26,7 @@ class LeaderMessageReader {
   Result<ToLeader> leave(const proto::Leave& from);
   Result<ToLeader> stalled(const proto::Stalled& from);
   Result<ToLeader> waiting(const proto::Waiting& from);
+  Result<ToLeader> release(const proto::Release& from);
 
  private:
   model::TensorSpec tensor(const proto::Tensor& from, const Field& at);
@@ -86,7 +86,7 @@ model::TensorSpec LeaderMessageReader::tensor(const proto::Tensor& from, const F
 Result<ToLeader> LeaderMessageReader::declare(const proto::Declare& from) {
   const Field at{nullptr, "declare"};
   Declare to;
-  to.group = checks_.below(from.group(), kMaxGroups, {&at, "group"}, "groups at most");
+  to.group = checks_.below(from.group(), kMaxGroupNumbers, {&at, "group"}, "numbers of groups");
   to.name = checks_.text(from.name(), {&at, "name"}, kMaxNameBytes);
   to.slots = checks_.at_most(from.slots(), kMaxSlots, {&at, "slots"});
   checks_.require(to.slots > 0, {&at, "slots"}, "0");
@@ -162,10 +162,6 @@ Result<ToLeader> LeaderMessageReader::statistics(const proto::GradientStatistics
   to.target = checks_.finite(from.target(), {&at, "target"}, -kMost, kMost);
   to.merged_as_sums = from.merged_as_sums();
   return checked<ToLeader>(to, checks_);
-}
-
-Result<ToLeader> LeaderMessageReader::step_time(const proto::StepTime& from) {
-  return checked<ToLeader>(StepTime{checks_.finite(from.us(), {nullptr, "step_time.us"}, 0, kLongestStepUs)}, checks_);
 }
 
 Result<ToLeader> LeaderMessageReader::store_set(const proto::StoreSet& from) {
@@ -250,6 +246,16 @@ Result<ToLeader> LeaderMessageReader::waiting(const proto::Waiting& from) {
   return checked<ToLeader>(Waiting{from.group(), from.bucket(), from.generation()}, checks_);
 }
 
+Result<ToLeader> LeaderMessageReader::release(const proto::Release& from) {
+  buckets(from.group(), {nullptr, "release.group"});
+  return checked<ToLeader>(Release{from.group()}, checks_);
+}
+
+Result<ToLeader> read_step_time(const proto::StepTime& from) {
+  Checks checks;
+  return checked<ToLeader>(StepTime{checks.finite(from.us(), {nullptr, "step_time.us"}, 0, kLongestStepUs)}, checks);
+}
+
 }  // namespace
 
 Result<ToLeader> decode(const proto::ToLeader& message, const LeaderFacts& facts) {
@@ -263,7 +269,7 @@ Result<ToLeader> decode(const proto::ToLeader& message, const LeaderFacts& facts
     case Kind::kDeclare: return reader.declare(message.declare());
     case Kind::kCollectiveReady: return reader.collective_ready(message.collective_ready());
     case Kind::kGradientStatistics: return reader.statistics(message.gradient_statistics());
-    case Kind::kStepTime: return reader.step_time(message.step_time());
+    case Kind::kStepTime: return read_step_time(message.step_time());
     case Kind::kStoreSet: return reader.store_set(message.store_set());
     case Kind::kStoreGet: return reader.store_get(message.store_get());
     case Kind::kLinkFailed: return reader.link_failed(message.link_failed());
@@ -274,6 +280,7 @@ Result<ToLeader> decode(const proto::ToLeader& message, const LeaderFacts& facts
     case Kind::kLeave: return reader.leave(message.leave());
     case Kind::kStalled: return reader.stalled(message.stalled());
     case Kind::kWaiting: return reader.waiting(message.waiting());
+    case Kind::kRelease: return reader.release(message.release());
     case Kind::MESSAGE_NOT_SET: break;
   }
   return fail(ErrorKind::kViolation, "to_leader: it holds no message of this version");

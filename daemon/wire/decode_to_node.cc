@@ -26,10 +26,10 @@ class NodeMessageReader {
   Result<ToNode> link_stop(const proto::LinkStop& from);
   Result<ToNode> link_replaced(const proto::LinkReplaced& from);
   Result<ToNode> progress(const proto::JobProgress& from);
-  Result<ToNode> failure(const proto::Failure& from);
   Result<ToNode> leave(const proto::Leave& from);
   Result<ToNode> stalled(const proto::Stalled& from);
   Result<ToNode> waiting(const proto::Waiting& from);
+  Result<ToNode> released(const proto::Released& from);
 
  private:
   void own_node(const Joined& joined, const Field& at);
@@ -277,10 +277,6 @@ Result<ToNode> NodeMessageReader::progress(const proto::JobProgress& from) {
   return checked<ToNode>(std::move(to), checks_);
 }
 
-Result<ToNode> NodeMessageReader::failure(const proto::Failure& from) {
-  return checked<ToNode>(Failure{read_error(from, {nullptr, "failure"}, checks_), from.suspected()}, checks_);
-}
-
 Result<ToNode> NodeMessageReader::leave(const proto::Leave& from) {
   return checked<ToNode>(Leave{read_ranks(from.ranks(), facts_.world(), {nullptr, "leave.ranks"}, checks_)}, checks_);
 }
@@ -296,6 +292,19 @@ Result<ToNode> NodeMessageReader::waiting(const proto::Waiting& from) {
   const auto group = agreed(from.group(), {&at, "group"});
   checks_.below(from.bucket(), group ? group->buckets.size() : 0, {&at, "bucket"}, "buckets");
   return checked<ToNode>(Waiting{from.group(), from.bucket(), from.generation()}, checks_);
+}
+
+Result<ToNode> NodeMessageReader::released(const proto::Released& from) {
+  const Field at{nullptr, "released.group"};
+  const auto group = agreed(from.group(), at);
+  checks_.require(group && group->may_go, at,
+                  [&] { return "not all workers of this node have released group " + std::to_string(from.group()); });
+  return checked<ToNode>(Released{from.group()}, checks_);
+}
+
+Result<ToNode> read_failure(const proto::Failure& from) {
+  Checks checks;
+  return checked<ToNode>(Failure{read_error(from, {nullptr, "failure"}, checks), from.suspected()}, checks);
 }
 
 Result<ToNode> read_trace_order(const proto::TraceOrder& from) {
@@ -316,7 +325,7 @@ Result<ToNode> read_late(const proto::Late& from) {
   const Field at{nullptr, "late"};
   Late to;
   to.collective = checks.text(from.collective(), {&at, "collective"}, kMaxLongNameBytes);
-  to.group = checks.below(from.group(), kMaxGroups, {&at, "group"}, "groups at most");
+  to.group = checks.below(from.group(), kMaxGroupNumbers, {&at, "group"}, "numbers of groups");
   to.age_ms = checks.at_most(from.age_ms(), kMostMs, {&at, "age_ms"});
   return checked<ToNode>(std::move(to), checks);
 }
@@ -339,12 +348,13 @@ Result<ToNode> decode(const proto::ToNode& message, const NodeFacts& facts) {
     case Kind::kLinkReplaced: return reader.link_replaced(message.link_replaced());
     case Kind::kJobProgress: return reader.progress(message.job_progress());
     case Kind::kHeartbeat: return ToNode(read(message.heartbeat()));
-    case Kind::kFailure: return reader.failure(message.failure());
+    case Kind::kFailure: return read_failure(message.failure());
     case Kind::kLeave: return reader.leave(message.leave());
     case Kind::kStalled: return reader.stalled(message.stalled());
     case Kind::kWaiting: return reader.waiting(message.waiting());
     case Kind::kTraceOrder: return read_trace_order(message.trace_order());
     case Kind::kLate: return read_late(message.late());
+    case Kind::kReleased: return reader.released(message.released());
     case Kind::MESSAGE_NOT_SET: break;
   }
   return fail(ErrorKind::kViolation, "to_node: it holds no message of this version");

@@ -73,6 +73,10 @@ void put(const Declare& from, proto::ToLeader& out) {
   }
 }
 
+void put(const Release& from, proto::ToLeader& out) { out.mutable_release()->set_group(from.group); }
+
+void put(const Released& from, proto::ToNode& out) { out.mutable_released()->set_group(from.group); }
+
 void put(const CollectiveReady& from, proto::ToLeader& out) {
   auto& ready = *out.mutable_collective_ready();
   ready.set_name(from.name);

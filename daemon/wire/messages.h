@@ -72,6 +72,10 @@ struct Declare {
   model::ReduceOp op = model::ReduceOp::kSum;
 };
 
+struct Release {  // all workers of a node have released the group
+  std::uint32_t group = 0;
+};
+
 // What one worker asked for. A barrier keeps the defaults behind `collective`, but for its terms.
 struct CollectiveSpec {
   std::uint32_t rank = 0;
@@ -158,6 +162,10 @@ struct DeclareAgreed {
   std::uint64_t hash = 0;  // of declaration and buckets; a node that computes another refuses
 };
 
+struct Released {  // all nodes have released the group
+  std::uint32_t group = 0;
+};
+
 struct Launch {
   std::uint32_t link = 0;
   std::uint32_t group = 0;
@@ -223,10 +231,10 @@ struct JobProgress {  // how far all nodes are
 
 using ToLeader =
     std::variant<Join, LinksOpen, Declare, CollectiveReady, GradientStatistics, StepTime, StoreSet, StoreGet,
-                 LinkFailed, LinkStopped, NodeProgress, Heartbeat, Failure, Leave, Stalled, Waiting>;
-using ToNode =
-    std::variant<Joined, Begin, DeclareAgreed, LaunchOrder, PlanOrder, CollectiveStart, CollectiveFailed, StoreValue,
-                 LinkStop, LinkReplaced, JobProgress, Heartbeat, Failure, Leave, Stalled, Waiting, TraceOrder, Late>;
+                 LinkFailed, LinkStopped, NodeProgress, Heartbeat, Failure, Leave, Stalled, Waiting, Release>;
+using ToNode = std::variant<Joined, Begin, DeclareAgreed, LaunchOrder, PlanOrder, CollectiveStart, CollectiveFailed,
+                            StoreValue, LinkStop, LinkReplaced, JobProgress, Heartbeat, Failure, Leave, Stalled,
+                            Waiting, TraceOrder, Late, Released>;
 
 // For std::visit: one handler for each kind of message, so that a forgotten one does not compile.
 template <class... Handlers>

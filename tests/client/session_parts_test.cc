@@ -180,6 +180,25 @@ TEST_F(PartsTest, GroupsAreNumberedInOrderAndRecordsForOthersAreViolations) {
       << "without a PLAN before it";
 }
 
+TEST_F(PartsTest, AReleasedGroupIsKnownUntilTheDaemonSaysThatNothingOfItIsUnderWay) {
+  GroupTable groups(*connection_);
+  const auto progress = std::make_shared<TensorProgress>(1);
+  EXPECT_EQ(groups.add(progress, std::make_shared<Generations>(1, 1)), 0u);
+  EXPECT_EQ(groups.forget({.group = 0}).error().kind, ErrorKind::kViolation) << "this worker uses it";
+  EXPECT_EQ(groups.forget({.group = 1}).error().kind, ErrorKind::kViolation);
+  auto memory = std::make_shared<int>(1);
+  const std::weak_ptr<int> kept = memory;
+  groups.release(0, std::move(memory));
+  EXPECT_TRUE(groups.finish({.group = 0, .tensors = 1, .generation = 4})) << "it was under way";
+  EXPECT_TRUE(progress->finished(0, 1, 4));
+  EXPECT_FALSE(kept.expired());
+  EXPECT_TRUE(groups.forget({.group = 0}));
+  EXPECT_TRUE(kept.expired());
+  EXPECT_EQ(groups.finish({.group = 0, .tensors = 1}).error().kind, ErrorKind::kViolation);
+  EXPECT_EQ(groups.forget({.group = 0}).error().kind, ErrorKind::kViolation);
+  EXPECT_EQ(groups.add(progress, std::make_shared<Generations>(1, 1)), 1u) << "a number is never used again";
+}
+
 TEST_F(PartsTest, AnOperationEndsByItsRecordOrByItsError) {
   RequestTable requests(*connection_);
   const auto first = requests.next_operation(), second = requests.next_operation();

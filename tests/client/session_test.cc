@@ -95,6 +95,96 @@ TEST(Session, MistakesOfTheCallerAreNamedAndHarmless) {
   deft_close(session);
 }
 
+// Every call with a group, after its release.
+void expect_released(deft_session* session, deft_group* group) {
+  deft_error error{};
+  deft_generation dated{};
+  dated.generation = 99;
+  EXPECT_EQ(deft_ready(group, 0, 1, 1, 0, &error), DEFT_EINVALID);
+  EXPECT_NE(std::string(error.message).find("was released"), std::string::npos) << error.message;
+  EXPECT_EQ(deft_wait(group, 0, 1, 0, &error), DEFT_EINVALID);
+  EXPECT_EQ(deft_test(group, 0, 1, 0, &error), -DEFT_EINVALID);
+  EXPECT_EQ(deft_test_for(group, 0, 1, 0, 1, &error), -DEFT_EINVALID);
+  EXPECT_EQ(deft_flush(group, 1, &error), DEFT_EINVALID);
+  EXPECT_EQ(deft_send_residuals(group, 1, &error), DEFT_EINVALID);
+  EXPECT_EQ(deft_use_device_arena(group, &error, &error), DEFT_EINVALID);
+  const deft_statistics statistics{};
+  EXPECT_EQ(deft_report_statistics(group, &statistics, &error), DEFT_EINVALID);
+  EXPECT_EQ(deft_when_reduced(
+                group, 0, 1, 0, [](void*, const deft_error*) {}, nullptr, &error),
+            DEFT_EINVALID);
+  EXPECT_EQ(deft_release(session, group, &error), -DEFT_EINVALID);
+  EXPECT_EQ(deft_tensor_data(group, 0, 0), nullptr);
+  EXPECT_EQ(deft_tensor_bytes(group, 0), 0u);
+  EXPECT_EQ(deft_arena_bytes(group), 0u);
+  deft_generations_of_step(group, 0, &dated);
+  EXPECT_EQ(dated.generation, 99u) << "left as it is";
+}
+
+TEST(Session, AReleasedGroupLeavesTheProcessAndItsHandleIsHarmless) {
+  ScriptedDaemon daemon([](Worker& worker) {
+    serve(worker, 1);
+    worker.pop_as<shm::ReadyRecord>();
+    worker.finish(0, 1, 0);
+    EXPECT_EQ(worker.pop_as<shm::ReleaseRecord>().group, 0u);
+    worker.push(shm::ReleasedRecord{.group = 0});
+    worker.grant_arena(arena_bytes(1));
+    worker.pop_as<shm::ReadyRecord>();
+    worker.finish(0, 1, 0, 1);
+    worker.receive();
+  });
+  deft_session* session = daemon.open();
+  deft_group* group = declare(session, 1);
+  deft_error error{};
+  ASSERT_EQ(deft_ready(group, 0, 1, 0, 0, &error), DEFT_OK);
+  ASSERT_EQ(deft_wait(group, 0, 1, 0, &error), DEFT_OK);
+  EXPECT_EQ(deft_release(session, nullptr, &error), -DEFT_EINVALID);
+  EXPECT_EQ(deft_release(session, group, &error), 1) << "all that was handed over is reduced";
+  expect_released(session, group);
+  deft_group* const next = declare(session, 1);
+  ASSERT_NE(next, nullptr);
+  ASSERT_EQ(deft_ready(next, 0, 1, 0, 0, &error), DEFT_OK) << error.message;
+  EXPECT_EQ(deft_wait(next, 0, 1, 0, &error), DEFT_OK) << error.message;
+  deft_close(session);
+}
+
+TEST(Session, WhoWaitsForWhatWasReleasedHearsOfIt) {
+  std::atomic<bool> waits{false};
+  ScriptedDaemon daemon([&](Worker& worker) {
+    serve(worker, 1);
+    worker.pop_as<shm::ReadyRecord>();
+    worker.await_sleep();  // the waiting thread is at the ring
+    waits = true;
+    worker.pop_as<shm::ReleaseRecord>();
+    worker.receive();
+  });
+  deft_session* session = daemon.open();
+  deft_group* group = declare(session, 1);
+  deft_error error{};
+  ASSERT_EQ(deft_ready(group, 0, 1, 0, 0, &error), DEFT_OK);
+  std::atomic<int> called{-1};
+  ASSERT_EQ(
+      deft_when_reduced(
+          group, 0, 1, 0, [](void* to, const deft_error* told) { *static_cast<std::atomic<int>*>(to) = told->kind; },
+          &called, &error),
+      DEFT_OK);
+  deft_error waited{};
+  int outcome = -1;
+  std::thread waiter([&] { outcome = deft_wait(group, 0, 1, 0, &waited); });
+  while (!waits) std::this_thread::yield();
+  EXPECT_EQ(deft_release(session, group, &error), 0) << "it is still under way";
+  waiter.join();
+  EXPECT_EQ(outcome, DEFT_EINVALID);
+  EXPECT_NE(std::string(waited.message).find("was released"), std::string::npos) << waited.message;
+  deft_close(session);  // all callbacks have run
+  EXPECT_EQ(called, DEFT_EINVALID);
+}
+
+TEST(Session, AReleaseThatThisWorkerDidNotAskForIsAViolation) {
+  const deft_error error = error_of_wait([](Worker& worker) { worker.push(shm::ReleasedRecord{.group = 0}); });
+  EXPECT_EQ(error.kind, DEFT_EVIOLATION);
+}
+
 TEST(Session, BadDeclarationsAreRefusedBeforeTheDaemonHearsOfThem) {
   ScriptedDaemon daemon([](Worker& worker) {
     worker.welcome();

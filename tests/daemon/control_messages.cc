@@ -66,6 +66,7 @@ std::vector<wire::ToLeader> messages_to_leader() {
       wire::Leave{{3}},
       wire::Stalled{2, "fc.weight", 4, 1500},
       wire::Waiting{0, 1, 4},
+      wire::Release{0},
   };
 }
 
@@ -101,6 +102,7 @@ std::vector<wire::ToNode> messages_to_node(std::uint64_t next_number, std::uint3
       wire::TraceOrder{ipc::TraceAction::kStart, "/tmp/traces", 20},
       wire::TraceOrder{ipc::TraceAction::kDump, ""},
       wire::Late{"sum", 1, 1500},
+      wire::Released{0},
   };
 }
 
@@ -138,7 +140,7 @@ wire::LeaderFacts leader_facts(bool joined) {
 
 std::optional<wire::NodeFacts::Group> NodeOne::group(std::uint32_t id) const {
   if (id != 0) return std::nullopt;
-  return Group{.slot_bytes = 4096, .slots = 4, .buckets = buckets_};
+  return Group{.slot_bytes = 4096, .slots = 4, .buckets = buckets_, .may_go = true};
 }
 
 std::optional<wire::NodeFacts::AskedCollective> NodeOne::collective(const std::string& name) const {

@@ -20,26 +20,11 @@
 #include "daemon/server/control_inbox.h"
 #include "daemon/server/job_table.h"
 #include "tests/daemon/control_messages.h"
+#include "tests/daemon/fake_control_port.h"
 #include "tests/daemon/fake_links.h"
 #include "tests/daemon/fake_worker.h"
 
 namespace deft::daemon {
-
-struct FakeControlPort final : ControlPort {
-  Result<Peer> connect(const std::string& address, uid_t /*user*/) override {
-    if (refuses) return tl::unexpected(*refuses);
-    connected.push_back(address);
-    return Peer("leader");
-  }
-  void disconnect(const Peer& peer) override { disconnected.push_back(peer); }
-  void send(const Peer& peer, const std::string& message) override { sent.emplace_back(peer, message); }
-  [[nodiscard]] bool is_locked_out(const Peer& /*peer*/) const override { return locked_out; }
-  std::optional<Error> refuses;
-  bool locked_out = false;
-  std::vector<std::string> connected;
-  std::vector<Peer> disconnected;
-  std::vector<std::pair<Peer, std::string>> sent;
-};
 
 class FakeDaemon {
  public:
@@ -51,10 +36,11 @@ class FakeDaemon {
     kAgreed,      // the group has buckets
     kBusy,        // gradients of two steps are ready; launch 0 is done, launch 1 runs
     kStopping,    // the leader has stopped link 1
+    kReleased,    // both workers have released the group
   };
   // In which there is a job that hears its leader.
-  static constexpr Stage kStages[] = {Stage::kJoining, Stage::kConnecting, Stage::kRunning,
-                                      Stage::kAgreed,  Stage::kBusy,       Stage::kStopping};
+  static constexpr Stage kStages[] = {Stage::kJoining, Stage::kConnecting, Stage::kRunning, Stage::kAgreed,
+                                      Stage::kBusy,    Stage::kStopping,   Stage::kReleased};
   static constexpr char kLeader[] = "10.0.0.1:29610";
   static constexpr std::uint64_t kIncarnation = 7;
 
@@ -78,6 +64,7 @@ class FakeDaemon {
     if (stage >= Stage::kAgreed) tell(samples::agreement());
     if (stage >= Stage::kBusy) reduce();
     if (stage >= Stage::kStopping) tell(wire::LinkStop{1, 0, {ErrorKind::kLost, "connection reset", "", {}}});
+    if (stage >= Stage::kReleased) release();
   }
 
   Result<void> attach(FakeWorker& worker) {
@@ -112,6 +99,10 @@ class FakeDaemon {
       clock.advance(std::min(us, kStepUs));
       turn();
     }
+  }
+  void release() {
+    for (FakeWorker* const worker : {&first, &second})
+      ask(*worker, [&](JobPort& job) { job.record(*worker, shm::ReleaseRecord{}); });
   }
   void open_links() {
     for (FakeDriver* const driver : drivers.drivers)

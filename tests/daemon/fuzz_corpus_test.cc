@@ -33,7 +33,7 @@ std::map<std::string, std::string> seeds() {
     seeds["node-" + std::to_string(seeds.size())] = "n" + wire::encode(kHeader, message);
   seeds["leader-series"] = to_leader;
   for (std::size_t i = 0; i < std::size(FakeDaemon::kStages); ++i) {
-    std::string series(1, "JKRABS"[i]);
+    std::string series(1, "JKRABSE"[i]);
     for (const auto& message : samples::messages_to_job(FakeDaemon::kStages[i] >= FakeDaemon::Stage::kBusy))
       if (!std::holds_alternative<wire::Failure>(message)) series += in_series(wire::encode(kHeader, message));
     seeds["job-" + std::to_string(i)] = series;

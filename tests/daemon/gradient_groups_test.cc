@@ -235,5 +235,81 @@ TEST_F(Groups, MessagesAreCheckedAgainstWhatIsDeclaredAndAgreed) {
   EXPECT_EQ(groups.status()[0]["bucket_bytes"], (nlohmann::json{256, 128}));
 }
 
+TEST_F(Groups, TheLeaderHearsOfAReleaseWhenAllLocalWorkersHaveReleased) {
+  agree();
+  ASSERT_TRUE(groups.release(1, {.group = 0}));
+  EXPECT_TRUE(leader.all<wire::Release>().empty());
+  EXPECT_FALSE(groups.facts(0)->may_go);
+  ASSERT_TRUE(groups.release(0, {.group = 0}));
+  ASSERT_EQ(leader.all<wire::Release>().size(), 1u);
+  EXPECT_TRUE(groups.facts(0)->may_go);
+}
+
+TEST_F(Groups, AReleasedGroupIsOutOfUseForTheWorkerThatReleasedIt) {
+  EXPECT_EQ(groups.release(0, {.group = 0}).error().kind, ErrorKind::kViolation) << "it is not declared";
+  agree();
+  EXPECT_EQ(groups.release(0, {.group = 1}).error().kind, ErrorKind::kViolation);
+  ASSERT_TRUE(groups.release(0, {.group = 0}));
+  for (const auto& late : {groups.release(0, {.group = 0}), groups.flush(0, {.group = 0, .step = 1}),
+                           groups.send_residuals(0, {.group = 0, .step = 1})}) {
+    ASSERT_FALSE(late);
+    EXPECT_EQ(late.error().kind, ErrorKind::kViolation);
+    EXPECT_NE(late.error().what.find("after it had released it"), std::string::npos) << late.error().what;
+  }
+  EXPECT_FALSE(hand_in(0, 0));
+  EXPECT_TRUE(hand_in(1, 0)) << "the other one may go on";
+}
+
+std::vector<std::uint32_t> released(const FakeWorker& worker) {
+  std::vector<std::uint32_t> groups;
+  for (const auto& record : worker.records)
+    if (record.kind() == shm::RecordKind::kReleased) groups.push_back(record.as<shm::ReleasedRecord>().group);
+  return groups;
+}
+
+TEST_F(Groups, AGroupThatAllHaveReleasedGoesWithItsArenas) {
+  agree();
+  const std::weak_ptr<shm::Segment> arena = groups.groups().at(0).arenas[0];
+  for (const std::size_t worker : {0, 1}) ASSERT_TRUE(hand_in(worker, 0));  // and not the rest: nobody waits for it
+  for (const std::size_t worker : {0, 1}) ASSERT_TRUE(groups.release(worker, {.group = 0}));
+  groups.end({0});
+  EXPECT_TRUE(groups.groups().empty());
+  EXPECT_TRUE(arena.expired());
+  EXPECT_EQ(released(first), std::vector<std::uint32_t>{0});
+  EXPECT_EQ(released(second), std::vector<std::uint32_t>{0});
+  EXPECT_FALSE(groups.facts(0));
+  EXPECT_TRUE(groups.status().empty());
+  EXPECT_FALSE(groups.order(launch(0, 256), 0, 100)) << "a launch of a group that has gone";
+  groups.end({0});  // a second time does nothing
+  EXPECT_EQ(released(first).size(), 1u);
+}
+
+TEST_F(Groups, WhatWasOrderedEndsBeforeTheGroupGoes) {
+  agree();
+  for (const std::size_t worker : {0, 1}) ASSERT_TRUE(hand_in(worker, 0));
+  const auto task = groups.order(launch(0, 256), 0, 100);
+  ASSERT_TRUE(task);
+  for (const std::size_t worker : {0, 1}) ASSERT_TRUE(groups.release(worker, {.group = 0}));
+  groups.end({0});
+  ASSERT_EQ(groups.groups().size(), 1u);
+  EXPECT_FALSE(groups.order(launch(1, 128), 1, 100)) << "nothing more is ordered";
+  EXPECT_TRUE(released(first).empty());
+  ASSERT_TRUE(groups.can_start(*task));
+  EXPECT_EQ(groups.transfer_of(*task).buffers.size(), 2u);
+  ASSERT_TRUE(groups.finish(*task, {}));
+  EXPECT_EQ(finished(first), std::vector<std::uint32_t>{0}) << "before RELEASED";
+  EXPECT_EQ(first.records.back().kind(), shm::RecordKind::kReleased);
+  EXPECT_TRUE(groups.groups().empty());
+  EXPECT_FALSE(groups.is_merged(*task)) << "another link may run it again";
+}
+
+TEST_F(Groups, AGroupIsNotReleasedBeforeItsArenaIsThere) {
+  first.arena_later = true;
+  agree();
+  EXPECT_EQ(groups.release(0, {.group = 0}).error().kind, ErrorKind::kViolation);
+  first.make_late_arenas();
+  EXPECT_TRUE(groups.release(0, {.group = 0}));
+}
+
 }  // namespace
 }  // namespace deft::daemon

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <set>
 
+#include "daemon/wire/codec.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -234,6 +236,56 @@ TEST(LaunchCoordinator, ALostLinkIsNotUsedByAnyGroup) {
   const auto launched = job.launched();
   ASSERT_FALSE(launched.empty());
   for (const auto& launch : launched) EXPECT_EQ(launch.link, 0u);
+}
+
+TEST(LaunchCoordinator, AGroupGoesWhenTheLastNodeHasReleasedIt) {
+  Launches job(2);
+  job.launches.start();
+  job.launches.bucket_ready(0, 0, 0);
+  const auto under_way = job.launched().size();
+  ASSERT_TRUE(job.launches.release(1, 0));
+  EXPECT_EQ(job.launches.buckets(0), 1u);
+  ASSERT_TRUE(job.launches.release(0, 0));
+  ASSERT_EQ(job.all<wire::Released>().size(), 1u);
+  EXPECT_EQ(job.all<wire::Released>()[0].group, 0u);
+  EXPECT_EQ(job.launches.buckets(0), 0u);
+  nlohmann::json status;
+  job.launches.add_status(status);
+  EXPECT_EQ(status["outstanding"], 0);
+  job.sent.clear();
+  for (std::uint64_t number = 0; number < under_way; ++number) job.launches.launch_finished(number, 100, false);
+  EXPECT_TRUE(job.sent.empty()) << "its launches end, and nothing follows";
+  job.launches.bucket_ready(1, 0, 0);
+  EXPECT_FALSE(job.launched().empty()) << "other groups go on";
+}
+
+TEST(LaunchCoordinator, ANodeReleasesAGroupOnce) {
+  Launches job;
+  job.launches.start();
+  ASSERT_TRUE(job.launches.release(1, 0));
+  const auto again = job.launches.release(1, 0);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().kind, ErrorKind::kViolation);
+  EXPECT_TRUE(job.launches.release(1, 7)) << "of a group that nobody has declared; the codec refuses it";
+}
+
+TEST(LaunchCoordinator, ANumberIsNeverUsedAgainAndOnlyGroupsInUseCount) {
+  const auto name_of = [](std::size_t node) { return "rank " + std::to_string(node); };
+  const wire::Declare small{0, "sgd", {{"w", model::DType::kFloat32, {4}}}, 1};
+  Launches job;
+  job.launches.start();
+  for (std::uint32_t group = 1; group < wire::kMaxGroups; ++group) {
+    wire::Declare one = small;
+    one.group = group;
+    for (const std::size_t node : {0, 1}) ASSERT_TRUE(job.launches.declare(node, one, name_of));
+  }
+  wire::Declare next = small;
+  next.group = wire::kMaxGroups;
+  EXPECT_EQ(job.launches.declare(0, next, name_of).error().kind, ErrorKind::kExhausted);
+  for (const std::size_t node : {0, 1}) ASSERT_TRUE(job.launches.release(node, 0));
+  EXPECT_TRUE(job.launches.declare(0, next, name_of));
+  wire::Declare again = small;
+  EXPECT_EQ(job.launches.declare(0, again, name_of).error().kind, ErrorKind::kViolation);
 }
 
 }  // namespace

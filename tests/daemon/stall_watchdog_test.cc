@@ -247,5 +247,33 @@ TEST_F(Watchdog, TheStatusShowsStallsOfTheLastMoments) {
   EXPECT_TRUE(watchdog.status().empty());
 }
 
+TEST_F(Watchdog, WhoHasReleasedWhatAnotherOneWaitsForIsNamedAtOnce) {
+  agree();
+  for (const std::uint32_t tensor : {0, 1}) hand_in(0, tensor);
+  ASSERT_TRUE(groups.release(1, {.group = 0}));
+  EXPECT_EQ(error_at(kBegin + kGrace - 1), "");
+  const std::string error = error_at(kBegin + kGrace);
+  EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
+  EXPECT_NE(error.find("has released 'model' without handing in 't0' of step 0"), std::string::npos) << error;
+}
+
+TEST_F(Watchdog, AReleaseInTheMiddleOfABackwardIsNoErrorIfNobodyWaits) {
+  agree();
+  for (const std::size_t worker : {0, 1}) hand_in(worker, 0);
+  hand_in(0, 1);
+  ASSERT_TRUE(groups.release(0, {.group = 0}));
+  ASSERT_TRUE(groups.release(1, {.group = 0}));
+  leader.sent.clear();
+  EXPECT_EQ(error_at(kBegin + 2 * kTooLate), "") << "all have released it";
+  EXPECT_TRUE(leader.sent.empty()) << "no group of another node's is asked for";
+}
+
+TEST_F(Watchdog, WhatTheLeaderHasOrderedIsOwedAfterTheReleaseToo) {
+  agree();
+  ASSERT_TRUE(groups.order({.bucket = 0, .bytes = 256}, 0, kBegin));
+  for (const std::size_t worker : {0, 1}) ASSERT_TRUE(groups.release(worker, {.group = 0}));
+  EXPECT_NE(error_at(kBegin + kGrace).find("has released 'model' without handing in"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace deft::daemon

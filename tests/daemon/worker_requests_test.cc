@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +13,7 @@
 #include <optional>
 
 #include "core/ipc/wire.h"
+#include "daemon/wire/codec.h"
 #include "tests/daemon/fake_worker.h"
 
 namespace deft::daemon {
@@ -375,6 +378,49 @@ TEST_F(WorkerRequestsTest, KindsThatOnlyADaemonSendsAreViolations) {
   for (const auto kind : {ipc::MessageKind::kWelcome, ipc::MessageKind::kDeclared, ipc::MessageKind::kStagingBufferMade,
                           static_cast<ipc::MessageKind>(0), static_cast<ipc::MessageKind>(~0U)})
     EXPECT_TRUE(is_violation(ask(ipc::Text{}, kind)));
+}
+
+// Of memory that a segment takes.
+std::int64_t blocks_of(const Descriptor& segment) {
+  struct stat info {};
+  return fstat(segment.get(), &info) == 0 ? info.st_blocks : -1;
+}
+
+TEST_F(WorkerRequestsTest, AReleasedGroupGivesItsMemoryAndItsNamesBack) {
+  for (std::uint32_t group = 0; group < 400; ++group) {  // of which a hundred would use the names up
+    ASSERT_TRUE(declare(group, 1)) << group;
+    ASSERT_TRUE(tensor(group, 0)) << group;
+    Descriptor of_worker;  // which keeps it
+    memory_.make_arena(group, 4096, [&](const WorkerMemory::Made& made) {
+      ASSERT_TRUE(made);
+      (*made)->data()[0] = std::byte{1};
+      of_worker = Descriptor(dup((*made)->descriptor()));
+    });
+    EXPECT_GT(blocks_of(of_worker), 0);
+    EXPECT_EQ(quotas_->status()[0]["memory"], 4096);
+    EXPECT_EQ(budget_.used_bytes(), 4096u);
+    for (const char* const twice : {"once", "again"}) {
+      requests_->released(group);
+      EXPECT_EQ(quotas_->status()[0]["memory"], 0) << twice;
+      EXPECT_EQ(quotas_->status()[0]["names"], 0) << twice;
+      EXPECT_EQ(budget_.used_bytes(), 0u) << twice;
+      EXPECT_EQ(blocks_of(of_worker), 0) << twice;
+    }
+  }
+  EXPECT_TRUE(is_violation(declare(0, 1))) << "a number is never used again";
+}
+
+TEST_F(WorkerRequestsTest, OnlyGroupsThatAreInUseCount) {
+  QuotaAmounts many = limits();
+  many[static_cast<std::size_t>(Quota::kNameBytes)] = 1 << 24;
+  quotas_->set_limits(many);
+  for (std::uint32_t group = 0; group < wire::kMaxGroups; ++group) ASSERT_TRUE(declare(group, 1) && tensor(group, 0));
+  const auto one_more = declare(wire::kMaxGroups, 1);
+  ASSERT_FALSE(one_more);
+  EXPECT_EQ(one_more.error().kind, ErrorKind::kExhausted);
+  EXPECT_NE(one_more.error().what.find("1024 groups of gradients that are not released"), std::string::npos);
+  requests_->released(3);
+  EXPECT_TRUE(declare(wire::kMaxGroups, 1));
 }
 
 TEST_F(WorkerRequestsTest, ARequestOfAJobThatIsGoneDoesNothing) {

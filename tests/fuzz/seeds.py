@@ -23,7 +23,7 @@ SENT_BY_ACT = {  # of tests/fuzz_session/hostile_worker.cc, behind a hello
     "staging-buffer": [3, 1, 0, 64, 0, 1],
     "free-staging-buffer": [3, 1, 0, 64, 0, 0],
     "operation": [4, 1, 1, 1, 0, 0, 16],
-    "records": [5, 0, 0, 0, 0, 1, 0, 0, 0, 5, 1, 1, 1, 5, 2, 0, 0, 5, 3, 0, 0],
+    "records": [5, 0, 0, 0, 0, 1, 0, 0, 0, 5, 1, 1, 1, 5, 2, 0, 0, 5, 3, 0, 0, 5, 4, 0],
     "scribble": [6, 64, 0, 0, 0, 255],
     "statistics": [7],
     "store": [8, 0, 1, 3, 65, 66, 67, 8, 4, 1],

@@ -2,7 +2,7 @@
 //
 //   l, n      one message for the codec: from a node to the leader, or from the leader to a node. What is taken must be taken again
 //             when it is encoded
-//   J ... S   messages to a job of a daemon, in the stage that the letter says (stage_of); its leader and a stranger send them
+//   J ... E   messages to a job of a daemon, in the stage that the letter says (stage_of); its leader and a stranger send them
 //   others    messages to the leader of a running job; a node of it and a stranger send them
 //
 // A series of messages: a byte for the sender and the time that passes, two bytes for the length, the message. Job and leader must
@@ -126,9 +126,9 @@ void feed_job(FakeDaemon::Stage stage, std::span<const std::byte> messages) {
   require(!daemon.jobs.status().dump().empty());
 }
 
-// J, K, R, A, B, S: joining, connecting, running, agreed, busy, stopping.
+// J, K, R, A, B, S, E: joining, connecting, running, agreed, busy, stopping, released.
 std::optional<FakeDaemon::Stage> stage_of(std::uint8_t letter) {
-  constexpr std::string_view kLetters = "JKRABS";
+  constexpr std::string_view kLetters = "JKRABSE";
   const auto at = kLetters.find(static_cast<char>(letter));
   if (at == std::string_view::npos) return std::nullopt;
   return static_cast<FakeDaemon::Stage>(static_cast<std::size_t>(FakeDaemon::Stage::kJoining) + at);

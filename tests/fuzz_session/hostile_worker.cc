@@ -203,10 +203,10 @@ void HostileWorker::report() {
   send(packet.data(), packet.size());
 }
 
-// One of the four kinds that a worker sends, with numbers that may exist.
+// One of five kinds that a worker sends, with numbers that may exist.
 shm::Record HostileWorker::plausible_record(std::uint8_t shape) {
   const auto below = [this](std::uint32_t limit) { return data_.take<std::uint8_t>() % limit; };
-  switch (shape % 4) {
+  switch (shape % 5) {
     case 0:
       return shm::ReadyRecord{.group = below(2),
                               .slot = below(2),
@@ -217,7 +217,8 @@ shm::Record HostileWorker::plausible_record(std::uint8_t shape) {
                               .cycle_step = below(2)};
     case 1: return shm::StageRecord{.stage = below(4), .step = below(4), .waited_us = data_.take<std::uint64_t>()};
     case 2: return shm::RanRecord{.link = below(3), .launch = below(4)};
-    default: return shm::FlushRecord{.group = below(2), .step = below(4)};
+    case 3: return shm::FlushRecord{.group = below(2), .step = below(4)};
+    default: return shm::ReleaseRecord{.group = below(2)};
   }
 }
 

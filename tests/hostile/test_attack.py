@@ -88,7 +88,7 @@ def test_a_seed_makes_the_same_messages_again_and_each_field_has_its_extremes():
     fields = hostile_messages.fields_of("core/ipc/messages.h", "Operation")
     assert [field.name for field in fields[:2]] == ["operation", "collective"] and len(fields) == 10
     proto = hostile_messages.protobuf_messages()
-    assert len(proto["ToLeader"]) == 16 and len(proto["ToNode"]) == 18 and len(proto["Launch"]) == 11
+    assert len(proto["ToLeader"]) == 17 and len(proto["ToNode"]) == 19 and len(proto["Launch"]) == 11
 
 
 def test_each_kind_of_message_is_sent():
