@@ -4,11 +4,13 @@ No view is a torch view of another. So each has a version counter of its own, wh
 gradient.
 """
 
+import contextlib
 import ctypes
 import logging
 import weakref
 
 import deft
+from deft import DeftError
 
 import torch
 
@@ -79,7 +81,7 @@ class Arena:
             self._handover.drain()
 
     def release(self):
-        """Before the session ends."""
+        """Ends what works on the memory of the arena. leave() comes next, when nothing of Deft holds a view."""
         if self._handover is not None:
             self._handover.close()
             self._handover = None
@@ -87,16 +89,19 @@ class Arena:
             self.staging.close()
             self.staging = None
 
-    def leave_copies(self):
-        """Gives memory of their own to views that a script has kept, and to views of them: the arena goes with the
-        session. Comes last, when nothing of Deft holds a view."""
-        storages = [weakref.ref(view.untyped_storage()) for views in self.views for view in views]
+    def leave(self):
+        """Gives the arena back. Views that a script has kept get memory of their own, and so do views of them.
+
+        Then the arena stays until the session ends: an array of numpy's may share the memory of a view."""
+        on_host, self._memory = self._memory is None, None  # who keeps a view of device memory keeps the memory
+        storages = [weakref.ref(view.untyped_storage()) for views in self.views if on_host for view in views]
         self.views = []
-        for reference in storages:
-            storage = reference()
-            if storage is None:
-                continue
+        kept = [storage for reference in storages if (storage := reference()) is not None]
+        for storage in kept:
             try:
                 storage.share_memory_()  # the one way to move a storage under all tensors that have it
             except RuntimeError as error:
                 log.error("a gradient that was kept without clone() cannot be read after the session: %s", error)
+        if self.count and not kept:
+            with contextlib.suppress(DeftError):  # of a lost job: the memory goes with the session
+                self.group.release()

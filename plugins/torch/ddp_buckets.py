@@ -13,6 +13,7 @@ DDP's default of 25 MiB a bucket leaves little to schedule. DefaultBucketSize ch
 """
 
 import contextlib
+import sys
 import weakref
 
 import deft
@@ -42,7 +43,8 @@ _CHANGES = 3  # sequences that begin with the same bucket: after so many, such p
 class BucketGroup:
     """Declared tensors of one model. `tensors`: (name, dtype, shape) of each, in the order of backward.
 
-    Every pass hands over each tensor once, by send(), from one thread at a time.
+    Every pass hands over each tensor once, by send(), from one thread at a time. The arena goes back with the end of
+    this object, which is not before all its tensors are reduced.
     """
 
     def __init__(self, tensors):
@@ -72,6 +74,7 @@ class BucketGroup:
         last = self._handed == 0
 
         def reduced(error):
+            view = self._arena.views[0][place]  # this function keeps none, but this object
             try:
                 if last and error is None and self._session.reporters.reports(self):
                     with contextlib.suppress(DeftError):  # the job has failed since, but this bucket is here
@@ -84,6 +87,15 @@ class BucketGroup:
     def retire(self):
         """No pass uses it any more: another group tells the stages."""
         self._session.reporters.remove(self)
+
+    def __del__(self):
+        arena = self.__dict__.get("_arena")
+        if arena is None or sys.is_finalizing():
+            return
+        with contextlib.suppress(DeftError):  # a reducer may outlive the session
+            arena.group.check_open()
+            arena.release()
+            arena.leave()
 
 
 class BucketSequences:

@@ -106,7 +106,7 @@ class GradientBuffer:
             self._install_hooks()
 
     def release(self):
-        """Takes the hooks off and lets go of the arena, before the session ends."""
+        """Takes the hooks off and gives the arena back."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -115,7 +115,7 @@ class GradientBuffer:
         for gradient in self.gradients:
             gradient.release()
         if self.arena is not None:
-            self.arena.leave_copies()
+            self.arena.leave()
 
     # ---- what the hooks call
 

@@ -49,6 +49,11 @@ def test_completions_call_back_in_python(daemons):
     daemons(2).run("callbacks", 2)
 
 
+@pytest.mark.parametrize("links", ["gloo:lo", "tcp:lo"])
+def test_groups_that_are_released_make_room_for_others(daemons, links):
+    daemons(2, links=links).run("releases", 4)
+
+
 def test_the_store_and_the_daemons_status(daemons):
     daemons(2).run("store", 2)
 

@@ -156,6 +156,38 @@ def two_groups(session):
             assert (view(group.data(0), 1000, deft.FLOAT32) == reduced(op, session, 1000, step)).all()
 
 
+def releases(session):
+    """More groups than a job has at once, one after the other; the ranks release them at different times."""
+    weight, ours = [deft.Tensor("w", deft.FLOAT32, (1000,))], []
+    for number in range(1050):
+        group = session.declare(f"g{number}", weight)
+        view(group.data(0), 1000, deft.FLOAT32)[:] = numbers(session.rank, 1000, number)
+        group.ready(0, 1, 0)
+        group.wait(0, 1, 0)
+        assert (view(group.data(0), 1000, deft.FLOAT32) == reduced(deft.SUM, session, 1000, number)).all()
+        ours.append(group)
+        if len(ours) > session.rank:
+            for one in reversed(ours):
+                one.release()
+            ours.clear()
+    for one in ours:
+        one.release()
+    group.release()  # a second time does nothing
+    for late in (lambda: group.ready(0, 1, 1), lambda: group.data(0), lambda: group.wait(0, 1, 0), group.check_open):
+        try:
+            late()
+        except deft.DeftError as error:
+            assert "was released" in str(error), error
+        else:
+            raise AssertionError("a group is used after its release")
+    with open("/proc/self/maps") as maps:
+        assert "deft-arena" not in maps.read()
+    ends = time.monotonic() + 60
+    while any(job["groups"] for job in deft._native.daemon_status()["jobs"]):
+        assert time.monotonic() < ends, "groups are left"
+        time.sleep(0.01)
+
+
 def threads(session):
     """Gradients and collectives from several threads at a time."""
     group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (501,)) for i in range(4)])

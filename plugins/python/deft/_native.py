@@ -21,7 +21,7 @@ from ctypes import (
 )
 from typing import NamedTuple
 
-INTERFACE_VERSION = 11  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 12  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -137,6 +137,7 @@ _FUNCTIONS = {
             _E,
         ],
     ),
+    "deft_release": (c_int, [c_void_p, c_void_p, _E]),
     "deft_tensor_data": (c_void_p, [c_void_p, c_size_t, c_uint]),
     "deft_tensor_bytes": (c_size_t, [c_void_p, c_size_t]),
     "deft_on_device": (c_int, [c_void_p]),

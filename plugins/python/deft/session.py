@@ -4,6 +4,7 @@ import atexit
 import ctypes
 import hashlib
 import itertools
+import os
 import sys
 import time
 import weakref
@@ -82,11 +83,12 @@ class Statistics(NamedTuple):
 
 
 class Group:
-    """The tensors of one optimizer, in the shared arena. Made by Session.declare."""
+    """The tensors of one optimizer, in the shared arena. Made by Session.declare; release() gives the arena back."""
 
     def __init__(self, session: "Session", handle: c_void_p, size: int):
         self._session = session
-        self._handle = handle
+        self._handle: c_void_p | None = handle
+        self._owner = os.getpid()
         self._size = size
         self._found = (_native.Generation * size)()
 
@@ -95,14 +97,28 @@ class Group:
 
     def _open(self) -> c_void_p:
         self._session.handle()
+        if self._handle is None:
+            raise DeftError(EINVALID, "this group of gradients was released")
         return self._handle
 
     def check_open(self) -> None:
-        """DeftError if the session was closed, and the arena with it."""
+        """DeftError if the arena has gone: the session was closed, or the group was released."""
         self._open()
 
+    def release(self) -> None:
+        """This rank uses the group no more: no other call works afterwards, and addresses in the arena are invalid.
+
+        It waits for no rank; the memory is free when all ranks have released the group. Other threads must not hand
+        over gradients of it meanwhile. A second time does nothing, nor does it in a session that was closed."""
+        if self._handle is None or self._session._handle is None or self._owner != os.getpid():
+            return
+        all_reduced = call(lib.deft_release, self._session.handle(), self._handle) == 1
+        self._handle = None
+        if all_reduced:  # else links may still work on device memory
+            self._session._kept.pop(self, None)
+
     def data(self, tensor: int, slot: int = 0) -> int:
-        """The address of a tensor in the arena; it is valid until the session is closed."""
+        """The address of a tensor in the arena; it is valid until release(), or until the session is closed."""
         address = lib.deft_tensor_data(self._open(), tensor, slot)
         if address is None:
             raise IndexError(f"this group has no tensor {tensor} or no slot {slot}")
@@ -119,9 +135,9 @@ class Group:
     def use_device_arena(self, address: int, owner: object) -> None:
         """Lets links work on device memory instead of the shared arena, if Session.on_device() says that they can.
 
-        `owner` is kept until the session is closed, and the memory with it."""
+        `owner` is kept until release(), or until the session is closed, and the memory with it."""
         call(lib.deft_use_device_arena, self._open(), address)
-        self._session._kept.append(owner)
+        self._session._kept[self] = owner
 
     def ready(self, first: int, count: int, step: int, slot: int = 0) -> None:
         """Hands over tensors [first, first + count) of `step`; they must not be written until wait() has returned.
@@ -264,7 +280,7 @@ class Session:
 
     def __init__(self, handle: c_void_p):
         self._handle = handle
-        self._kept: list[object] = []  # device memory that links work on
+        self._kept: dict[Group, object] = {}  # device memory that links work on
         self._names = NamesInFlight()
         self._optimizers = itertools.count()
         self.joining = Joining(self)

@@ -1,0 +1,146 @@
+"""Gradients that nobody uses any more give their memory back, in this process and in the daemon."""
+
+import gc
+import time
+from pathlib import Path
+
+import deft.torch as hvd
+import pytest
+import torch
+from c10d_groups import close_group, open_group
+from deft import DeftError
+from deft._native import daemon_status
+from launching import free_port
+from small_models import assert_same_everywhere, batches, loss_of, make, own_share, parameters, wrapped
+
+COUNT = 50
+PATIENCE_S = 60
+
+
+def arenas():
+    """How many arenas this process has mapped."""
+    return sum("memfd:deft-arena" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def settled(groups):
+    """The daemon's memory in bytes, when no more than so many groups of gradients are left on it."""
+    ends = time.monotonic() + PATIENCE_S
+    while True:
+        status = daemon_status()
+        left = sum(len(job["groups"]) for job in status["jobs"])
+        if left <= groups:
+            return status["memory_bytes"]
+        assert time.monotonic() < ends, f"{left} groups are left"
+        time.sleep(0.01)
+
+
+def train(model, optimizer, steps=2):
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        loss_of(model, *own_share(x, y)).backward()
+        optimizer.step()
+
+
+def make_one_after_the_other(same_model):
+    """`same_model`: each optimizer takes the parameters of the one before."""
+    model, memory, optimizer = make(), [], None
+    for _ in range(COUNT):
+        if not same_model:
+            optimizer = None
+            model = make()
+        optimizer = wrapped(model)
+        assert arenas() == 0, "the one before has given its arena back"
+        train(model, optimizer)
+        assert arenas() == 1
+        hvd.allreduce(torch.ones(1), name="all have trained")
+        memory.append(settled(1))
+    optimizer.flush()
+    assert_same_everywhere(parameters(model))
+    del optimizer
+    assert arenas() == 0
+    hvd.allreduce(torch.ones(1), name="all have trained")
+    assert settled(0) < memory[0]
+    assert len(set(memory)) == 1, "it stays flat"
+    return True
+
+
+@pytest.mark.parametrize("policy", ["fifo", "bytescheduler", "knapsack 0-1@3"])
+@pytest.mark.parametrize("same_model", [True, False])
+def test_optimizers_one_after_the_other_take_the_memory_of_one(start, policy, same_model):
+    assert all(start(1, policy=policy).run(make_one_after_the_other, same_model, workers=2))
+
+
+def collect_at_different_times():
+    """An optimizer in a cycle ends on each rank when that rank collects it."""
+    model = make()
+    cycle = [wrapped(model)]
+    cycle.append(cycle)
+    train(model, cycle[0])
+    cycle[0].flush()
+    group = cycle[0]._deft.buffer.arena.group
+    gc.disable()
+    del cycle
+    other = make()
+    optimizer = wrapped(other)
+    train(other, optimizer)
+    if hvd.rank() == 0:
+        gc.collect()
+    train(other, optimizer)
+    hvd.allreduce(torch.ones(1), name="rank 0 has collected it")
+    assert sum(len(job["groups"]) for job in daemon_status()["jobs"]) == 2, "the other rank has not"
+    hvd.allreduce(torch.ones(1), name="all have seen that")
+    gc.enable()
+    gc.collect()
+    settled(1)
+    with pytest.raises(DeftError, match="was released"):
+        group.ready(0, 1, 2)
+    train(other, optimizer)
+    return True
+
+
+def test_ranks_may_let_go_of_an_optimizer_at_different_times(start):
+    assert all(start(2).run(collect_at_different_times))
+
+
+def keep_a_gradient():
+    """Whoever keeps a gradient keeps its arena, too: an array of numpy's shares its memory."""
+    model = make()
+    optimizer = wrapped(model)
+    train(model, optimizer)
+    loss_of(model, *own_share(*next(batches(1)))).backward()
+    optimizer.synchronize()
+    array = next(model.parameters()).grad.numpy()
+    before = array.copy()
+    del optimizer
+    assert arenas() == 1
+    assert (array == before).all()
+    return True
+
+
+def test_a_gradient_that_numpy_shares_stays_readable(start):
+    assert all(start(2).run(keep_a_gradient))
+
+
+def wrap_again(port, by_hook):
+    open_group(port, "gloo" if by_hook else "deft")
+    model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.Linear(50, 5))
+    counts = []
+    for _ in range(6):
+        distributed = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
+        if by_hook:
+            distributed.register_comm_hook(None, hvd.ddp_hook)
+        for _ in range(4):
+            model.zero_grad()
+            distributed(torch.ones(8, 20)).sum().backward()
+        counts.append(arenas())
+        del distributed
+        gc.collect()
+    close_group()
+    return counts
+
+
+@pytest.mark.parametrize("by_hook", [False, True])
+def test_a_model_that_is_wrapped_again_takes_the_memory_of_one(start, by_hook):
+    for counts in start(2).run(wrap_again, free_port(), by_hook):
+        assert counts[0] > 0, "its buckets were scheduled"
+        assert counts[-1] <= counts[0], counts
