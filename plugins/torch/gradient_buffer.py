@@ -45,7 +45,7 @@ class GradientBuffer:
         self.listener = None
         self._order = ProductionOrder(len(gradients))
         self._hooks = [
-            gradient.param.register_post_accumulate_grad_hook(hooks.observing(self, index, gradient))
+            hooks.install(gradient.param, hooks.observing(self, index, gradient))
             for index, gradient in enumerate(gradients)
         ]
 
@@ -107,9 +107,7 @@ class GradientBuffer:
 
     def release(self):
         """Takes the hooks off and gives the arena back."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        hooks.remove_all(self._hooks)
         if self.arena is not None:
             self.arena.release()
         for gradient in self.gradients:
@@ -182,11 +180,10 @@ class GradientBuffer:
         return [known[index] for index in self._order.appeared() if index not in sparse]
 
     def _install_hooks(self):
-        for hook in self._hooks:
-            hook.remove()
+        hooks.remove_all(self._hooks)
         make = hooks.handing_over if self.round.passes == 1 else hooks.accumulating
-        self._hooks = [g.param.register_post_accumulate_grad_hook(make(self, g)) for g in self.gradients]
-        self._hooks += [g.param.register_post_accumulate_grad_hook(hooks.noting_sparse(self)) for g in self.sparse]
+        self._hooks = [hooks.install(g.param, make(self, g)) for g in self.gradients]
+        self._hooks += [hooks.install(g.param, hooks.noting_sparse(self)) for g in self.sparse]
 
 
 def is_nested():

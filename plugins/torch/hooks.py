@@ -11,6 +11,19 @@ import torch
 current_task = torch._C._current_graph_task_id
 
 
+def install(param, hook):
+    """What remove_all() takes off again."""
+    return param, param.register_post_accumulate_grad_hook(hook)
+
+
+def remove_all(installed):
+    """Empties the list. While a cycle is collected, its weak references are dead, and handle.remove() works by one."""
+    for param, handle in installed:
+        handle.remove()
+        (param._post_accumulate_grad_hooks or {}).pop(handle.id, None)
+    installed.clear()
+
+
 def observing(buffer, index, gradient):
     """Of the first backward: only notes which gradient appeared."""
     buffer_of, gradient_of = weakref.ref(buffer), weakref.ref(gradient)

@@ -70,16 +70,18 @@ def test_optimizers_one_after_the_other_take_the_memory_of_one(start, policy, sa
     assert all(start(1, policy=policy).run(make_one_after_the_other, same_model, workers=2))
 
 
-def collect_at_different_times():
+def collect_at_different_times(with_model):
     """An optimizer in a cycle ends on each rank when that rank collects it."""
     model = make()
     cycle = [wrapped(model)]
-    cycle.append(cycle)
+    cycle.append([cycle, model if with_model else None])
     train(model, cycle[0])
     cycle[0].flush()
     group = cycle[0]._deft.buffer.arena.group
     gc.disable()
     del cycle
+    kept = None if with_model else model
+    del model
     other = make()
     optimizer = wrapped(other)
     train(other, optimizer)
@@ -95,11 +97,14 @@ def collect_at_different_times():
     with pytest.raises(DeftError, match="was released"):
         group.ready(0, 1, 2)
     train(other, optimizer)
+    if kept is not None:
+        assert all(param.grad.isfinite().all() for param in kept.parameters()), "what it got stays readable"
     return True
 
 
-def test_ranks_may_let_go_of_an_optimizer_at_different_times(start):
-    assert all(start(2).run(collect_at_different_times))
+@pytest.mark.parametrize("with_model", [False, True])
+def test_ranks_may_let_go_of_an_optimizer_at_different_times(start, with_model):
+    assert all(start(2).run(collect_at_different_times, with_model))
 
 
 def keep_a_gradient():
