@@ -191,9 +191,8 @@ Result<std::string> JobRecorder::dump(const std::string& reason) {
   if (dumps_.newest && !dumps_.newest->ended()) return dumps_.newest->path();
   for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
   auto header = header_of(members_, *view_, place_.host, changed_.options);
-  dumps_.newest =
-      std::make_unique<RingDump>(RingDump::Content{recorder_, std::move(header), groups_, members_.identity().uid},
-                                 place_.state_folder, reason);
+  dumps_.newest = std::make_unique<RingDump>(
+      RingDump::Content{recorder_, std::move(header), groups_, members_.identity().uid}, place_.state_folder, reason);
   return dumps_.newest->path();
 }
 
