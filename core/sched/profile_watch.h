@@ -55,8 +55,7 @@ class ReplanTrigger {
   unsigned seen_ = 0;
 };
 
-// Tells when the decision in force is no longer right: see above. Among the times of a profile are those of codecs. A codec's time counts
-// where it decides how fast a link is.
+// Tells when the decision in force is no longer right: see above.
 class ProfileWatch {
  public:
   // If `latencies` is true, a change of a link's latency is a reason, too.
