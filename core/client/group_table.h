@@ -77,7 +77,7 @@ class TensorProgress {
   // True if the tensors [first, first + count), which exist, are reduced.
   [[nodiscard]] bool finished(std::size_t first, std::size_t count, std::uint64_t generation) const;
   void finish(std::size_t first, std::size_t count, std::uint64_t generation);
-  // The group was released: what is not reduced by now is waited for in vain.
+  // The worker has released the group. A wait for gradients that are not reduced by now ends with an error.
   void release() { released_.store(true, std::memory_order_release); }
   [[nodiscard]] bool released() const { return released_.load(std::memory_order_acquire); }
 

@@ -32,8 +32,8 @@ Result<Address> from_text(std::span<const std::byte> text);
 // True if the host of host:port is an IPv6 address, in brackets or not. Daemons and parameter servers talk over IPv4 only.
 bool is_ipv6(std::string_view host_and_port);
 
-// Whether the host of host:port is this machine itself: nobody on another machine can mean the same by it. A name that begins with 127.
-// is none, because whoever answers for names decides where it leads.
+// True if the host of host:port is the machine itself, on whichever machine it is read. A name that begins with 127. is no such host,
+// because a name server decides where it leads.
 bool is_loopback_address(std::string_view host_and_port);
 
 // ZeroMQ's name for host:port to listen on. It knows the addresses of this machine, and not the name localhost. kInvalid for IPv6.

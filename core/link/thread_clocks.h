@@ -1,4 +1,4 @@
-// The threads that a link has beside the one that polls it: for traces, to tell which one is busy.
+// The processor time of a link's own threads; the thread that polls the link is none of them. Traces tell by it which thread is busy.
 //
 //   if (const auto* threads = dynamic_cast<const ThreadClocks*>(link))          // gloo has them
 //     for (const ThreadClock& thread : threads->thread_clocks()) clock_gettime(thread.clock, &used);
@@ -23,7 +23,7 @@ struct ThreadClock {
 class ThreadClocks {
  public:
   virtual ~ThreadClocks() = default;
-  // Of those that run now. Only the thread that polls the link may call it.
+  // The clocks of the threads that run now. Only the thread that polls the link may call it.
   [[nodiscard]] virtual std::vector<ThreadClock> thread_clocks() const = 0;
 
  protected:

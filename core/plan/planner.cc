@@ -232,7 +232,7 @@ class Preference {
     return as_fast && found->plan.codec_error < fewest.plan.codec_error ? *std::move(found) : std::move(fewest);
   }
 
-  // Freshness bought the links' time. What is left of it goes to bits, as far as they are worth anything.
+  // A late plan gave up freshness for time on the links. If time is left, buckets get more bits, if that lowers the error.
   Timetable late_with_bits_back(Timetable late, double most_us) const {
     if (late.plan.codecs.empty()) return late;
     CodecSearch search(profile_, limits_, std::move(late));

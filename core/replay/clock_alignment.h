@@ -9,7 +9,7 @@
 // The alignment is the line that keeps the largest distance from all bounds: a linear program of three variables. The distance is
 // the least delay of a message, if the way to the leader and the way back have the same least delay. From inside, an asymmetric
 // way cannot be told from an offset. So other lines obey all bounds, too. `error_us` is how far they go away from this one, at the first
-// or the last record: that is where lines differ most. Far from all answers nothing bounds a line but what clocks can drift.
+// or the last record: lines differ most there. If no answer is near, only the drift that clocks can have bounds a line.
 //
 // dPRO (section 4.2) minimises a sum of variances instead, with a maximum inside, which is not convex as printed.
 #pragma once

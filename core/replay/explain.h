@@ -19,7 +19,7 @@ struct Explanation {
   TimeShares shares;
   double measured_step_us = 0;  // the median
   double replayed_step_us = 0;
-  std::vector<std::string> notes = {};  // what may be behind the causes, and is none of them
+  std::vector<std::string> notes = {};  // what may lie behind the causes; a note is no cause itself
 };
 
 // A cause that wins less than this share of a step is not told. What only replay suspects must win more: it errs by some percent.

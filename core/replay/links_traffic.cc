@@ -140,8 +140,8 @@ std::map<Pair, double> push_rates_of(const JobTrace& job, std::uint16_t link) {
   return rates;
 }
 
-// A node's rate as a share of that of the slowest other node, at the server where it is best: what is slow at one server alone is not the
-// node's NIC. Of two other nodes one at most runs the server itself, so the slowest tells what a NIC carries. 1 if it is not known.
+// A node's rate as a share of that of the slowest other node, at the server where this share is largest. If a node is slow at one server
+// alone, its NIC is not the reason. Of two other nodes at most one runs the server, so the slowest tells what a NIC carries. 1: unknown.
 double push_share(const std::map<Pair, double>& rates, std::uint32_t node) {
   std::map<std::uint32_t, std::vector<double>> others;  // by server
   for (const auto& [pair, rate] : rates)

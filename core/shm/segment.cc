@@ -140,7 +140,7 @@ Result<Segment> Segment::create(const std::string& label, std::uint64_t bytes) {
 }
 
 void Segment::discard() const {
-  // Where that fails, the memory is free when the last process lets go of it.
+  // If this fails, the kernel frees the memory when the last process unmaps it.
   static_cast<void>(fallocate(descriptor_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                               static_cast<off_t>(region_.get_size())));
 }

@@ -212,7 +212,7 @@ class Requantised final : public BlockPiece {
   }
 
   Range owned_;                // blocks
-  std::span<float> left_out_;  // of what is owned: combining writes all of it
+  std::span<float> left_out_;  // what encodings of the owned blocks leave out: combine() writes all of it
   std::vector<std::span<const std::byte>> inputs_;
   std::optional<Error> garbage_;
 };
@@ -251,7 +251,7 @@ class AddedByAll final : public BlockPiece {
  private:
   [[nodiscard]] std::span<std::byte> codes_of(std::size_t node) { return memory().subspan(node * bytes_, bytes_); }
 
-  // A link thread. What the others have sent stays where it is for this call alone.
+  // A link's thread calls it. The other nodes' codes are copied, because the inputs are valid during this call alone.
   void keep(const link::OwnedSegment& segment) {
     for (std::size_t node = 0; node < segment.inputs.size(); ++node)
       if (node != work().place.node)

@@ -19,7 +19,7 @@ class ConnectionWatch {
   };
   News take_news();  // since the last call
 
-  // The kernel's part of `traffic`: what was sent, how long it took, the packets sent again and the least round trip.
+  // Fills what the kernel knows of `traffic`: the bytes pushed, how long they took, the packets sent again, the least round trip.
   void count_pushes(PeerTraffic& traffic) const;
 
   [[nodiscard]] zmq::pollitem_t events() { return {monitor_.handle(), 0, ZMQ_POLLIN, 0}; }
