@@ -8,6 +8,7 @@
 
 #include <exception>
 #include <mutex>
+#include <thread>
 
 namespace deft::link::gloo_backend {
 namespace {
@@ -18,6 +19,15 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
               std::chrono::milliseconds timeout)
       : Pair(context, device, peer, timeout) {
     stop_listening();
+  }
+
+  // The loop may be on its way into handleEvents. gloo's destructor would wait for it too late, when this is no guarded pair any more.
+  ~GuardedPair() override {
+    {
+      const std::lock_guard lock(m_);
+      if (state_ != CLOSED) GuardedPair::changeState(CLOSED);  // returns when the loop has seen that the socket is gone
+    }
+    const std::lock_guard until_handled(handling_);  // the loop itself may have closed the pair, and is not out yet
   }
 
   // Does what gloo's handleConnected does for sockets of TCP alone. Our sockets do not block, and do not wait for more to send.
@@ -32,6 +42,7 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
 
   // With the lock held. gloo forgets to tell the buffers of which a part has come or gone; their waits would never end.
   void changeState(state next) noexcept override {
+    if (next == CLOSED) closing_ = true;
     Pair::changeState(next);
     if (next != CLOSED) return;
     if (const auto buffer = rx_.ubuf.lock()) buffer->abortWaitRecv();
@@ -41,16 +52,26 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
 
   // Called by the loop's thread.
   void handleEvents(int events) override {
+    const std::lock_guard handling(handling_);
     note_loop();
     try {
       Pair::handleEvents(events);
     } catch (...) {
-      const std::lock_guard lock(m_);
-      if (state_ != CLOSED) signalException(std::current_exception());
+      end(std::current_exception());
     }
   }
 
  private:
+  // Whoever closes the pair waits for the loop with the lock held, so the loop cannot simply wait for the lock.
+  void end(const std::exception_ptr& why) {
+    std::unique_lock lock(m_, std::defer_lock);
+    while (!lock.try_lock()) {
+      if (closing_) return;
+      std::this_thread::yield();
+    }
+    if (state_ != CLOSED) signalException(why);
+  }
+
   // Once a thread, since each loop serves one context. Whoever waits for the loop may hold the lock, so this waits for nobody.
   void note_loop() {
     thread_local bool noted = false;
@@ -69,6 +90,9 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
     fd_ = -1;
     state_ = INITIALIZING;
   }
+
+  std::mutex handling_;  // held while the loop handles events
+  std::atomic<bool> closing_{false};
 };
 
 }  // namespace
