@@ -101,6 +101,27 @@ std::string nodes_table(const json& job) {
   return rows.size() > 1 ? table(rows) : "";
 }
 
+// What encoding and decoding take for a megabyte of float32, as plans count on it: measured on the slowest node, or a guess.
+std::string codecs_table(const json& job) {
+  const auto leader = job.find("leader");
+  if (leader == job.end()) return "";
+  std::vector<std::vector<std::string>> rows{{"codec", "encode a MB", "decode", "times the guess", "from"}};
+  const json nodes = list_of(*leader, "nodes");
+  for (const auto& codec : list_of(*leader, "codecs")) {
+    char encode[32], decode[32], slowdown[32];
+    std::snprintf(encode, sizeof encode, "%.2f ms", number(codec, "encode_us_per_mb") / 1e3);
+    std::snprintf(decode, sizeof decode, "%.2f ms", number(codec, "decode_us_per_mb") / 1e3);
+    std::snprintf(slowdown, sizeof slowdown, "%.2f", number(codec, "slowdown"));
+    const auto node = static_cast<std::size_t>(std::clamp(number(codec, "node"), 0.0, 1e9));
+    std::string from = "no node yet";
+    if (codec.contains("node") && node < nodes.size())
+      from = "node " + cell(codec, "node") + ", " + cell(nodes[node], "host") +
+             (flag_of(codec, "measured", false) ? "" : ", by its other codecs");
+    rows.push_back({cell(codec, "codec"), encode, decode, slowdown, from});
+  }
+  return rows.size() > 1 ? table(rows) : "";
+}
+
 // The Preserver's judgement of a plan when it was chosen; empty: nothing judges plans.
 std::string judgement_text(const json& plan) {
   const auto judgement = plan.find("judgement");
@@ -193,8 +214,8 @@ std::string describe_job(const json& job) {
   std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", policy " + cell(job, "policy") +
                     compression + ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " +
                     cell(job, "nodes") + (flag_of(job, "leads", false) ? " (leads)" : "") + "\n";
-  out += workers_table(job) + nodes_table(job) + links_table(job) + groups_table(job) + plans_text(job) +
-         preserver_text(job) + merging_text(job) + policies_text(job);
+  out += workers_table(job) + nodes_table(job) + links_table(job) + groups_table(job) + codecs_table(job) +
+         plans_text(job) + preserver_text(job) + merging_text(job) + policies_text(job);
   for (const auto& stall : list_of(job, "stalls")) {
     char age[32];
     std::snprintf(age, sizeof age, "%.1f s", number(stall, "age_ms") / 1e3);

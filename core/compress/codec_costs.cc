@@ -74,6 +74,9 @@ model::CodecCost measure_low_rank(const LowRankCodec& codec) {
 // its own segments the encodings of the others, or float32.
 double share_from_servers(double share, double n) { return share * (n - 1) / n + std::min(share * (n - 1), 1.0) / n; }
 
+// Whether so many nodes gather each other's sparse encodings.
+bool is_gathered(const model::CodecCost& alone, double n) { return alone.wire_share * n <= 2; }
+
 }  // namespace
 
 model::CodecCost measure_cost(const Codec& codec) {
@@ -104,6 +107,18 @@ model::CodecCost measure_cost(const Codec& codec) {
   return cost;
 }
 
+double stages_us_per_byte(const Codec& codec, const model::CodecCost& alone, std::size_t nodes) {
+  const double encode = alone.encode_us_per_byte, decode = alone.decode_us_per_byte;
+  const auto n = static_cast<double>(nodes);
+  switch (codec.traits().law) {
+    case Law::kLowRank: return as_low_rank(codec).method() == LowRankMethod::kPowerSgd ? 0 : encode + decode;
+    case Law::kSparse: return encode + (is_gathered(alone, n) ? n : 1) * decode;
+    case Law::kRequantised: return encode + (nodes == 2 ? 2 : 1) * decode;
+    case Law::kVoted: break;
+  }
+  return encode + decode;
+}
+
 // A node also decodes what all bring for its own segment, and encodes that sum. Of two nodes each decodes both encodings, and no node
 // encodes a sum. It receives the sparse encodings of all others, but of an all-reduce twice (n - 1) / n of the data. If that is less,
 // sparse encodings are summed by an all-reduce of float32.
@@ -112,9 +127,8 @@ model::CodecCost price_between_nodes(const Codec& codec, const model::CodecCost&
   model::CodecCost cost = alone;
   const auto n = static_cast<double>(nodes);
   if (codec.traits().law == Law::kSparse) {
-    const bool is_gathered = cost.wire_share * n <= 2;
-    cost.wire_share = is_gathered ? cost.wire_share * n / 2 : 1;
-    if (is_gathered) cost.decode_us_per_byte *= n;
+    cost.wire_share = is_gathered(alone, n) ? alone.wire_share * n / 2 : 1;
+    if (is_gathered(alone, n)) cost.decode_us_per_byte *= n;
   } else if (codec.traits().law == Law::kRequantised && nodes == 2) {
     cost.decode_us_per_byte *= 2;
   } else if (codec.traits().law != Law::kLowRank) {

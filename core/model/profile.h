@@ -68,6 +68,9 @@ struct Profile {
   std::vector<ProfileBucket> buckets;  // in forward order
   std::vector<ProfileLink> links;
   std::vector<CodecCost> codecs = exact_only();  // that a plan may choose among; the first is exact
+  // The codec of all launches, where no plan chooses one. Links are then measured by the bytes of gradients, so its wire_share is 1. The
+  // JSON form does not tell it.
+  std::optional<CodecCost> fixed_codec = {};
 
   // The cost of the parts of `bucket` on `link`. If comm_us and relative_time are given, a whole bucket costs exactly their
   // product. A part then pays the link's latency (or the whole time if that is less) and its share of the rest.

@@ -36,27 +36,36 @@ Result<Search> parse(const std::string& text) {
 
 // What a mean byte of the buckets takes: not all may be encoded, and halves are widened. An encoding is measured as a time a byte; what
 // it costs to begin one is not known, and is little beside the latency of the transfer.
-model::GroupCosts costs_of(const Setup& setup) {
-  double all = 0, encoded = 0;
-  for (const auto& bucket : setup.buckets) {
-    const auto coded = model::coded_share(bucket);
-    all += static_cast<double>(bucket.bytes);
-    encoded += coded.share * coded.widening * static_cast<double>(bucket.bytes);
+class MeanByte {
+ public:
+  explicit MeanByte(const Setup& setup) : guessed_(setup.codec_cost) {
+    double all = 0, encoded = 0;
+    for (const auto& bucket : setup.buckets) {
+      const auto coded = model::coded_share(bucket);
+      all += static_cast<double>(bucket.bytes);
+      encoded += coded.share * coded.widening * static_cast<double>(bucket.bytes);
+    }
+    share_ = encoded / std::max(1.0, all);
   }
-  const double share = encoded / std::max(1.0, all);
-  return {{0, share * setup.codec_cost.encode_us_per_byte}, {}, {0, share * setup.codec_cost.decode_us_per_byte}};
-}
+  // As the profile has measured the codec, if it has.
+  [[nodiscard]] model::GroupCosts costs(const model::Profile& profile) const {
+    const model::CodecCost& codec = profile.fixed_codec ? *profile.fixed_codec : guessed_;
+    return {{0, share_ * codec.encode_us_per_byte}, {}, {0, share_ * codec.decode_us_per_byte}};
+  }
+
+ private:
+  const model::CodecCost guessed_;
+  double share_ = 0;
+};
 
 class MergeComp final : public MeasuredRuns {
  public:
   MergeComp(const Setup& setup, Search search)
-      : MeasuredRuns(setup, runs_of_bytes(setup.buckets, kFirstBytes, kBytesBefore)),
-        search_(search),
-        costs_(costs_of(setup)) {}
+      : MeasuredRuns(setup, runs_of_bytes(setup.buckets, kFirstBytes, kBytesBefore)), search_(search), byte_(setup) {}
 
  private:
   [[nodiscard]] RunStarts choose(const model::Profile& profile) const override {
-    auto problem = model::grouping_problem(profile, apart(), costs_);
+    auto problem = model::grouping_problem(profile, apart(), byte_.costs(profile));
     // Links work on a part each.
     if (profile.links.size() > 1) problem.part_bytes = profile.links.size() * part_limit();
     switch (search_.kind) {
@@ -68,7 +77,7 @@ class MergeComp final : public MeasuredRuns {
   }
 
   const Search search_;
-  const model::GroupCosts costs_;  // but those of the links, which the profile tells
+  const MeanByte byte_;
 };
 
 }  // namespace

@@ -10,10 +10,33 @@
 namespace deft::sched {
 namespace {
 
+// The codecs of a job with their newest times.
+class NewestCodecs {
+ public:
+  explicit NewestCodecs(const Setup& setup) : list_(setup.codecs), fixed_(setup.codec), fixed_cost_(setup.codec_cost) {}
+
+  void measured(std::span<const model::CodecCost> costs) {
+    for (std::size_t codec = 1; codec < std::min(list_.size(), costs.size()); ++codec) list_[codec] = costs[codec];
+    if (fixed_ != 0 && fixed_ < costs.size()) fixed_cost_ = costs[fixed_];
+  }
+  void put_into(model::Profile& profile) const {
+    profile.codecs = list_;
+    if (fixed_ == 0) return;
+    profile.fixed_codec = fixed_cost_;
+    profile.fixed_codec->wire_share = 1;
+    profile.fixed_codec->link_shares.clear();
+  }
+
+ private:
+  std::vector<model::CodecCost> list_;
+  const model::CodecIndex fixed_;
+  model::CodecCost fixed_cost_;
+};
+
 class ProfileMeter final : public Scheduler {
  public:
   ProfileMeter(std::unique_ptr<Scheduler> inner, const Setup& setup)
-      : inner_(std::move(inner)), links_(setup.links), codecs_(setup.codecs), meter_(setup.buckets) {}
+      : inner_(std::move(inner)), links_(setup.links), codecs_(setup), meter_(setup.buckets) {}
 
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) override {
     meter_.stage_began(stage, step, now_us, waited_us);
@@ -34,6 +57,7 @@ class ProfileMeter final : public Scheduler {
     meter_.slowest_step_measured(us);
     inner_->slowest_step_measured(us);
   }
+  void codecs_measured(std::span<const model::CodecCost> costs) override { codecs_.measured(costs); }
   void link_lost(model::LinkIndex link) override { inner_->link_lost(link); }
   std::vector<Launch> take_launches(TimeUs now_us) override { return inner_->take_launches(now_us); }
   std::vector<Update> take_updates() override { return inner_->take_updates(); }
@@ -54,13 +78,13 @@ class ProfileMeter final : public Scheduler {
     if (!inner_->wants_profile(step)) return;
     auto profile = meter_.profile(links_);
     if (!profile) return;
-    profile->codecs = codecs_;
+    codecs_.put_into(*profile);
     inner_->profile_measured(*profile, step, now_us);
   }
 
   std::unique_ptr<Scheduler> inner_;
   std::vector<model::LinkModel> links_;  // as they are measured
-  const std::vector<model::CodecCost> codecs_;
+  NewestCodecs codecs_;
   StepMeter meter_;
   std::uint64_t reached_ = 0;  // one more than the newest step
 };

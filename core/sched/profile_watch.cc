@@ -1,5 +1,6 @@
 #include "core/sched/profile_watch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -7,8 +8,12 @@ namespace deft::sched {
 namespace {
 
 constexpr double kMoved = 0.1;  // a change of a time or a throughput that is worth a new decision
+constexpr double kCodecMoved =
+    0.2;  // of a codec: its times vary more, because encoding shares cores and memory with compute
 
-bool moved(double now, double then) { return now > then + kMoved * then || now < then - kMoved * then; }
+bool moved(double now, double then, double least = kMoved) {
+  return now > then + least * then || now < then - least * then;
+}
 
 // "a step's compute time (us) went from 100 to 120".
 std::string describe_change(const std::string& what, double before, double after) {
@@ -20,6 +25,31 @@ std::string describe_loss(const std::vector<bool>& lost) {
   for (std::size_t l = 0; l < lost.size(); ++l)
     if (lost[l]) links += (links.empty() ? "" : ", ") + std::to_string(l);
   return "the loss of link " + links;
+}
+
+// What a link takes for a byte with a codec. No plan uses a codec that takes longer than exact gradients, so how slow that one is does not
+// matter.
+double us_of_byte(const model::CodecCost& codec, model::LinkIndex link, double exact_us) {
+  return std::min(exact_us, std::max(exact_us * codec.share_on(link), codec.thread_us_per_byte()));
+}
+
+std::string describe_codec(const model::CodecCost& now, const model::CodecCost& then) {
+  constexpr double kMegabyte = 1e6;
+  return describe_change("the time of codec " + now.name + " (us a MB)", then.thread_us_per_byte() * kMegabyte,
+                         now.thread_us_per_byte() * kMegabyte);
+}
+
+// Names the first codec whose time has moved beside that of this link, which counts as unchanged.
+std::string describe_codecs(const model::Profile& now, const model::Profile& then, model::LinkIndex link) {
+  const double exact_us = 1 / now.link_model(link).bytes_per_us;
+  for (std::size_t i = 1; i < std::min(now.codecs.size(), then.codecs.size()); ++i)
+    if (moved(us_of_byte(now.codecs[i], link, exact_us), us_of_byte(then.codecs[i], link, exact_us), kCodecMoved))
+      return describe_codec(now.codecs[i], then.codecs[i]);
+  if (!now.fixed_codec || !then.fixed_codec) return "";
+  const auto us_with = [exact_us](const model::CodecCost& codec) { return exact_us + codec.thread_us_per_byte(); };
+  return moved(us_with(*now.fixed_codec), us_with(*then.fixed_codec), kCodecMoved)
+             ? describe_codec(*now.fixed_codec, *then.fixed_codec)
+             : "";
 }
 
 // Names the times that have moved away from the profile of the last decision. Empty: none moved enough. Lost links do not count.
@@ -34,7 +64,10 @@ std::string describe_move(const model::Profile& now, const model::Profile& then,
     if (moved(after, before))
       return describe_change("link " + std::to_string(l) + "'s throughput (Mbit/s)", before, after);
   }
-  return "";
+  std::string text;
+  for (model::LinkIndex l = 0; l < now.links.size() && text.empty(); ++l)
+    if (!lost[l]) text = describe_codecs(now, then, l);
+  return text;
 }
 
 std::string describe_latency(const model::Profile& now, const model::Profile& then, const std::vector<bool>& lost) {

@@ -55,7 +55,8 @@ class ReplanTrigger {
   unsigned seen_ = 0;
 };
 
-// Tells when the decision in force is no longer right: see above.
+// Tells when the decision in force is no longer right: see above. Among the times of a profile are those of codecs. A codec's time counts
+// where it decides how fast a link is.
 class ProfileWatch {
  public:
   // If `latencies` is true, a change of a link's latency is a reason, too.

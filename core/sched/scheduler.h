@@ -136,6 +136,10 @@ class Scheduler {
   // stages use it.
   virtual void slowest_step_measured(double us) { static_cast<void>(us); }
 
+  // The codecs of the job take other times than Setup::codecs and Setup::codec_cost say. `costs` has all of them, by the index that a
+  // launch has. Policies see them in their next profile.
+  virtual void codecs_measured(std::span<const model::CodecCost> costs) { static_cast<void>(costs); }
+
   // The times of the job's steps and links are known. Called before any other event of `step`. `profile` has the buckets in
   // forward order, which is the reverse of ours: its bucket i is buckets[buckets.size() - 1 - i]. A policy learns times in no
   // other way. In training ProfileMeter calls this after the first steps, in a simulation the simulator calls it before step 0.

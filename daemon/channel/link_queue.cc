@@ -60,9 +60,11 @@ Result<void> LinkQueue::replay(std::uint64_t from) {
   replayed.merge(kept);
   running.clear();
   kept.clear();
-  for (const auto& [number, launch] : replayed)
+  for (auto& [number, launch] : replayed) {
     if (!launch.replay_buffer)
       return fail(ErrorKind::kInternal, "launch " + std::to_string(number) + " was not kept for a replay");
+    launch.runs_again = true;
+  }
   for (auto& launch : waiting) {
     const std::uint64_t number = launch.number;
     replayed.emplace(number, std::move(launch));

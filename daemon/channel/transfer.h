@@ -116,6 +116,7 @@ struct SubCommTask {
   model::LaunchPart part = model::LaunchPart::kWhole;
   std::shared_ptr<const Codings> codings;       // of gradients, likewise
   std::shared_ptr<ReplayBuffer> replay_buffer;  // null: it cannot be replayed
+  bool runs_again = false;                      // a link that it was given to was lost, perhaps after it had encoded it
   std::optional<Transfer> replay;  // set if it is done here: the transfer that a replay runs, without buffers
 };
 

@@ -7,7 +7,6 @@
 
 #include "core/base/policy_traits.h"
 #include "core/base/text.h"
-#include "core/compress/codec_costs.h"
 #include "core/link/backends.h"
 #include "core/model/link_names.h"
 #include "core/model/tensors.h"
@@ -173,24 +172,19 @@ std::vector<std::string> names_of(const LinkFailover& links) {
   return names;
 }
 
-model::CodecCost cost_of(const compress::Codec& codec, std::size_t nodes, const LinkFailover& links) {
-  return compress::price_between_nodes(codec, compress::measure_cost(codec), nodes, names_of(links));
-}
-
 // The codecs that launches may have. A plan chooses only among codecs that all links can carry.
-void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings& settings, const LinkFailover& links,
+void choose_codecs(const std::string& job, const JobSettings& settings, const LinkFailover& links, JobCodecs& codecs,
                    sched::Setup& setup) {
   if (!settings.chooses_codecs) {
     setup.codec = static_cast<model::CodecIndex>(settings.codecs.size() - 1);
-    if (settings.codecs.back() != nullptr) setup.codec_cost = cost_of(*settings.codecs.back(), nodes, links);
+    if (settings.codecs.back() != nullptr) setup.codec_cost = codecs.priced(names_of(links)).back();
     return;
   }
   if (const std::string link = link_that_cannot(&link::Backend::adds_encoded, links); !link.empty()) {
     LOG(WARNING) << about(job).link(link) << "plans use no codecs, because link " << link << " cannot carry them";
     return;
   }
-  for (const auto& codec : settings.codecs)
-    if (codec != nullptr) setup.codecs.push_back(cost_of(*codec, nodes, links));
+  setup.codecs = codecs.priced(names_of(links));
 }
 
 }  // namespace
@@ -265,7 +259,7 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   setup.no_halves = why_no_halves(settings_, first.tensors, links);
   model::set_coded_bytes(setup.buckets, first.tensors, *layout, options.bytes("compression_min_bytes"));
   keep_low_rank_uncut(settings_, first.tensors, setup.buckets);
-  if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, declared_.size(), settings_, links, setup);
+  if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, settings_, links, codecs_.of_job, setup);
   codecs_.list = setup.codecs;
   codecs_.telling = telling_buckets(first.tensors, setup.buckets);
   setup.guard = preserver_ = make_preserver(setup.limits);

@@ -1,6 +1,6 @@
 // One group of gradients, on the leader: agrees its declaration, drives its scheduler, and keeps its launches and plans.
 //
-//   GroupCoordinator group({job, id, world}, settings, nodes);
+//   GroupCoordinator group({job, id, world}, settings, codecs);
 //   auto agreed = group.declare(node, declare, links, name_of);      // once all nodes have: DECLARE_AGREED to all
 //   group.bucket_ready(bucket, generation, now_us);                  // events of the leader's own node ...
 //   for (auto& change : group.take_policy_changes()) ...             // for people, and traces
@@ -24,6 +24,7 @@
 #include "core/model/update_schedule.h"
 #include "core/sched/scheduler.h"
 #include "daemon/base/settings.h"
+#include "daemon/leader/job_codecs.h"
 #include "daemon/leader/link_failover.h"
 #include "daemon/leader/offloaded_plans.h"
 #include "daemon/leader/plan_preserver.h"
@@ -43,9 +44,13 @@ class GroupCoordinator {
     uid_t user = 0;  // for the log
   };
 
-  // `settings` outlives the group. `offload` is for plans; without it they are made at once.
-  GroupCoordinator(Identity id, const JobSettings& settings, std::size_t nodes, Offload offload = {})
-      : id_(std::move(id)), settings_(settings), offload_(std::move(offload)), declared_(nodes) {}
+  // `settings` and `codecs` outlive the group. `offload` is for plans; without it they are made at once.
+  GroupCoordinator(Identity id, const JobSettings& settings, JobCodecs& codecs, Offload offload = {})
+      : id_(std::move(id)),
+        settings_(settings),
+        offload_(std::move(offload)),
+        declared_(codecs.nodes()),
+        codecs_{codecs} {}
 
   // Node `node` declares the group. Gives the agreement when it is the last one; nothing before that, or if it is agreed already.
   // kMismatch: the nodes declare differently, and both are named.
@@ -89,11 +94,12 @@ class GroupCoordinator {
   std::vector<std::optional<wire::Declare>> declared_;  // by node
   std::unique_ptr<sched::Scheduler> scheduler_;         // once agreed
   struct GroupCodecs {
-    std::vector<model::CodecCost> list;           // of the job
-    std::vector<model::CodedShare> coded_shares;  // of the buckets; empty: no plan chooses codecs
-    std::vector<bool> telling;                    // [bucket]: its launches tell how fast a link is
-    std::set<std::uint64_t>
-        exact_steps;  // whose gradients take residuals along, because rank 0 asked for it: the newest ones
+    JobCodecs& of_job;
+    std::vector<model::CodecCost> list = {};           // that plans choose among, as the group began
+    std::vector<model::CodedShare> coded_shares = {};  // of the buckets; empty: no plan chooses codecs
+    std::vector<bool> telling = {};                    // [bucket]: its launches tell how fast a link is
+    // Whose gradients take residuals along, because rank 0 asked for it: the newest ones.
+    std::set<std::uint64_t> exact_steps = {};
 
     // False for half an all-reduce: if launches are halves, nothing is encoded, so there are no residuals.
     [[nodiscard]] bool takes_residuals(const model::UpdateSchedule& schedule, const sched::Launch& launch) const;

@@ -44,17 +44,17 @@ Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
   lives_.begun = std::max(lives_.begun, declare.group + 1);
   const auto [it, added] =
       groups_.try_emplace(declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world, size_.user},
-                          settings_, size_.nodes, offload_);
+                          settings_, codecs_, offload_);
   const std::string name = declare.name + " (group " + std::to_string(declare.group) + ")";  // names may repeat
   if (!it->second.agreed()) undeclared_.came(name, node, size_.nodes, clock_.now_us(), declare.group);
   auto agreed = it->second.declare(node, std::move(declare), links_, name_of);
   if (!agreed) return tl::unexpected(agreed.error());
   if (!*agreed) return {};
   undeclared_.done(name);
-  if (auto first = first_policy(settings_)) policies_.push_back({it->first, *std::move(first)});
+  if (auto first = first_policy(settings_)) decided_.policies.push_back({it->first, *std::move(first)});
   to_all_(std::move(**agreed));
-  if (changed_.options().empty()) return {};
-  if (auto ok = it->second.scheduler().change_settings(changed_); !ok)
+  if (decided_.settings.options().empty()) return {};
+  if (auto ok = it->second.scheduler().change_settings(decided_.settings); !ok)
     LOG(WARNING) << about(size_.job) << "group " << name
                  << " keeps the settings that the job began with: " << ok.error().message();
   return {};
@@ -69,7 +69,7 @@ Result<void> LaunchCoordinator::release(std::size_t node, std::uint32_t id) {
   released[node] = true;
   if (std::ranges::find(released, false) != released.end()) return {};
   lives_.released_by_node.erase(id);
-  std::erase_if(policies_, [id](const GroupPolicy& policy) { return policy.group == id; });
+  std::erase_if(decided_.policies, [id](const GroupPolicy& policy) { return policy.group == id; });
   groups_.erase(group);
   to_all_(wire::Released{id});
   return {};
@@ -121,7 +121,7 @@ void LaunchCoordinator::launch_finished(std::uint64_t number, std::optional<Time
 // A plan goes before the launches that depend on it.
 void LaunchCoordinator::pump(std::uint32_t id, GroupCoordinator& group) {
   for (auto& change : group.take_policy_changes())
-    if (policies_.size() < kMostUntold) policies_.push_back({id, std::move(change)});
+    if (decided_.policies.size() < kMostUntold) decided_.policies.push_back({id, std::move(change)});
   if (auto plan = group.take_plan()) to_all_(std::move(*plan));
   if (auto order = group.take_launches(links_, clock_.now_us())) to_all_(std::move(*order));
 }
@@ -134,6 +134,12 @@ void LaunchCoordinator::take_statistics(std::size_t node, const wire::GradientSt
 void LaunchCoordinator::slowest_step_measured(double us) {
   for (auto& [id, group] : groups_)
     if (group.agreed()) group.scheduler().slowest_step_measured(us);
+}
+
+void LaunchCoordinator::codecs_measured(std::size_t node, std::span<const wire::CodecTime> times) {
+  if (!codecs_.take(node, times)) return;
+  for (auto& [id, group] : groups_)
+    if (group.agreed()) group.scheduler().codecs_measured(codecs_.prices());
 }
 
 void LaunchCoordinator::link_lost(model::LinkIndex link) {
@@ -156,7 +162,7 @@ Result<void> LaunchCoordinator::change_settings(const sched::SettingsChange& cha
   for (auto& [id, group] : groups_)
     if (group.agreed())
       if (auto ok = group.scheduler().change_settings(change); !ok) return ok;
-  changed_ = change.after(changed_);
+  decided_.settings = change.after(decided_.settings);
   return {};
 }
 
@@ -172,9 +178,10 @@ void LaunchCoordinator::add_status(nlohmann::json& json) const {
     outstanding += group.outstanding_launches();
   }
   json["outstanding"] = outstanding;
-  const auto sizes =
-      changed_.sizes_after({settings_.options.bytes("partition_bytes"), settings_.options.bytes("credit_bytes")});
-  json["settings"] = {{"policy", changed_.policy.value_or(settings_.policy)},
+  json["codecs"] = codecs_.status();
+  const auto sizes = decided_.settings.sizes_after(
+      {settings_.options.bytes("partition_bytes"), settings_.options.bytes("credit_bytes")});
+  json["settings"] = {{"policy", decided_.settings.policy.value_or(settings_.policy)},
                       {"partition_bytes", sizes.partition_bytes},
                       {"credit_bytes", sizes.credit_bytes}};
 }

@@ -15,6 +15,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "core/sched/settings_change.h"
 #include "daemon/base/settings.h"
 #include "daemon/leader/group_coordinator.h"
+#include "daemon/leader/job_codecs.h"
 #include "daemon/leader/late_nodes.h"
 #include "daemon/leader/link_failover.h"
 #include "daemon/leader/offloaded_plans.h"
@@ -50,6 +52,7 @@ class LaunchCoordinator final : public SchedulerPort {
         links_(links),
         to_all_(std::move(to_all)),
         offload_(std::move(offload)),
+        codecs_(settings_, size_.nodes),
         undeclared_(lateness_of(settings), "declared the gradients") {}
 
   // A node's declaration of a group. An error ends the job: the nodes contradict each other.
@@ -65,10 +68,11 @@ class LaunchCoordinator final : public SchedulerPort {
   Result<void> flushed(std::uint32_t group, std::uint64_t step) override;
   Result<void> residuals_asked_for(std::uint32_t group, std::uint64_t step) override;
   void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) override;
-  std::vector<GroupPolicy> take_policies() override { return std::exchange(policies_, {}); }
+  std::vector<GroupPolicy> take_policies() override { return std::exchange(decided_.policies, {}); }
 
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
   void slowest_step_measured(double us);
+  void codecs_measured(std::size_t node, std::span<const wire::CodecTime> times);
   void link_lost(model::LinkIndex link);  // nothing more is sent there
   // Changes the settings of all groups. After an error nothing has changed. A group that is declared later gets them, too, unless it
   // cannot have them: then it keeps the job's own.
@@ -77,7 +81,7 @@ class LaunchCoordinator final : public SchedulerPort {
   [[nodiscard]] std::size_t buckets(std::uint32_t group) const;  // 0: the group is not agreed
   // Nodes that have not declared a group which others have.
   [[nodiscard]] LateNodes& undeclared() { return undeclared_; }
-  // Adds "plans", "merging", "policies", "preserver", "step_times", "settings" and "outstanding" (launches) to `json`.
+  // Adds "plans", "merging", "policies", "preserver", "step_times", "codecs", "settings" and "outstanding" (launches) to `json`.
   void add_status(nlohmann::json& json) const;
 
  private:
@@ -89,14 +93,17 @@ class LaunchCoordinator final : public SchedulerPort {
   LinkFailover& links_;
   const ToAll to_all_;
   const Offload offload_;
+  JobCodecs codecs_;
   LateNodes undeclared_;
   std::map<std::uint32_t, GroupCoordinator> groups_;
   struct Lives {                                                       // of groups
     std::uint32_t begun = 0;                                           // all numbers below were declared by some node
     std::map<std::uint32_t, std::vector<bool>> released_by_node = {};  // of those that some nodes have released
   } lives_;
-  sched::SettingsChange changed_;      // the settings that the user has changed
-  std::vector<GroupPolicy> policies_;  // that were not taken yet
+  struct Decided {
+    sched::SettingsChange settings = {};     // that the user has changed
+    std::vector<GroupPolicy> policies = {};  // that were not taken yet
+  } decided_;
   bool running_ = false;
 };
 

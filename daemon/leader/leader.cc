@@ -69,7 +69,9 @@ class Leader::Handler {
   }
   void operator()(const wire::StepTime& time) {
     const double slowest_us = leader_.roster_.report_step(node_, time.us);
-    if (leader_.launches_) leader_.launches_->slowest_step_measured(slowest_us);
+    if (!leader_.launches_) return;
+    leader_.launches_->slowest_step_measured(slowest_us);
+    leader_.launches_->codecs_measured(node_, time.codecs);
   }
   void operator()(wire::StoreSet& set) { check(leader_.store_.set(std::move(set))); }
   void operator()(wire::StoreGet& get) {
@@ -132,6 +134,7 @@ Leader::Leader(const Clock& clock, LeaderHost& host, Identity identity, JobSetti
 wire::LeaderFacts Leader::facts(const Peer& from) const {
   wire::LeaderFacts facts;
   facts.world = id_.world;
+  facts.codecs = settings_.codecs.size();
   if (const auto node = roster_.index_of(from)) facts.sender_ranks = roster_.nodes()[*node].join.ranks;
   if (links_) {
     facts.link_epochs = links_->epochs();

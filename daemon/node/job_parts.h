@@ -42,7 +42,8 @@ class JobParts final : public LinkEvents {
   void links_open() override;
   void link_failed(std::size_t link, const Error& error) override;
   void progress_due() override;
-  void transferred(std::size_t link, const TransferDone& done) override {
+  void transferred(std::size_t link, const SubCommTask& launch, const TransferDone& done) override {
+    measurements.transferred(launch, done);
     recorder.transferred(link, done, clock.now_us());
   }
   void failed(const Error& error) override { around_.control.fail(error); }

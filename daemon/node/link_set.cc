@@ -111,7 +111,7 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   pump(index);
   if (launch.replay) return;  // it was done here before the link was lost
   if (auto ok = source.finish(launch, done); !ok) return events_.failed(ok.error());
-  events_.transferred(index, done);
+  events_.transferred(index, launch, done);
   if (launch.part == model::LaunchPart::kReduceScatter) pump();  // its all-gather may wait, on any link
 }
 

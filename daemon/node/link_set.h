@@ -31,8 +31,9 @@ class LinkEvents {  // the events of links that a job hears of
   virtual void links_open() = 0;                                       // all of them; again after a replacement
   virtual void link_failed(std::size_t link, const Error& error) = 0;  // it cannot open, or broke
   virtual void progress_due() = 0;  // much is finished that the leader has not heard of
-  virtual void transferred(std::size_t link, const TransferDone& done) = 0;  // a launch is done; the workers are told
-  virtual void failed(const Error& error) = 0;                               // the job cannot go on
+  // A launch is done; the workers are told.
+  virtual void transferred(std::size_t link, const SubCommTask& launch, const TransferDone& done) = 0;
+  virtual void failed(const Error& error) = 0;  // the job cannot go on
 };
 
 // The parameters of a new driver of a link.

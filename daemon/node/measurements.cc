@@ -20,7 +20,7 @@ void Measurements::stage_began(std::size_t worker, const shm::StageRecord& began
   if (!ended || worker != 0 || steps_[worker].ended() % kStepsTold != 0) return;
   double slowest_us = 0;
   for (const auto& steps : steps_) slowest_us = std::max(slowest_us, steps.usual_us());
-  leader_.send(wire::StepTime{slowest_us});
+  leader_.send(wire::StepTime{slowest_us, codecs_.take()});
 }
 
 void Measurements::take(std::size_t worker, const ipc::Statistics& statistics) {

@@ -1,6 +1,8 @@
-// Gathers the measurements of all workers of a node and sends them to the leader: step times and gradient statistics.
+// Gathers the measurements of a node and sends them to the leader: step times and gradient statistics of all its workers, and the times of
+// codecs.
 //
-//   measurements.stage_began(worker, record, now_us);   // every few steps STEP_TIME: the slowest worker's step
+//   measurements.transferred(launch, done);
+//   measurements.stage_began(worker, record, now_us);   // every few steps STEP_TIME: the slowest worker's step, and codecs since the last
 //   measurements.take(worker, statistics);              // when all have sent theirs of one step: GRADIENT_STATISTICS
 //
 // On the leader's own node the schedulers hear of rank 0's stages, too. Reactor thread.
@@ -16,6 +18,7 @@
 #include "core/sched/step_timer.h"
 #include "core/shm/layout.h"
 #include "daemon/leader/scheduler_port.h"
+#include "daemon/node/codec_times.h"
 #include "daemon/node/leader_port.h"
 #include "daemon/node/membership.h"
 
@@ -30,9 +33,11 @@ class Measurements {
       : members_(members),
         leader_(leader),
         scheduler_(scheduler),
+        codecs_(members.settings().codecs),
         steps_(members.workers().size()),
         waited_us_(steps_.size()) {}
 
+  void transferred(const SubCommTask& launch, const TransferDone& done) { codecs_.add(launch, done); }
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
   void take(std::size_t worker, const ipc::Statistics& statistics);
 
@@ -52,6 +57,7 @@ class Measurements {
   const Membership& members_;
   LeaderPort& leader_;
   SchedulerPort* const scheduler_;
+  CodecTimes codecs_;
   std::vector<sched::StepTimer> steps_;  // by local index
   std::vector<TimeUs> waited_us_;        // likewise
   std::map<std::uint32_t, std::vector<std::optional<ipc::Statistics>>>

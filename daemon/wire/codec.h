@@ -75,6 +75,7 @@ struct LeaderFacts {
   std::vector<std::uint32_t> sender_ranks;                  // by local rank; empty: the sender has not joined
   std::vector<std::uint32_t> link_epochs;                   // one for each link; empty before all nodes have joined
   std::uint64_t next_number = 0;                            // of launches and collectives
+  std::size_t codecs = 1;                                   // of the job, exact included
   std::function<std::size_t(std::uint32_t group)> buckets;  // of a group; 0: it is not agreed
 };
 

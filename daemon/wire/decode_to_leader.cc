@@ -1,4 +1,5 @@
 // Checks the messages of a node to its leader.
+#include <algorithm>
 #include <limits>
 
 #include "daemon/wire/decoding.h"
@@ -7,6 +8,7 @@ namespace deft::daemon::wire {
 namespace {
 
 constexpr double kLongestStepUs = 1e15;
+constexpr std::uint64_t kMostEncodedBytes = std::uint64_t{1} << 60;
 constexpr std::size_t kMaxSlots = 8;  // as model::lay_out has it
 
 class LeaderMessageReader {
@@ -251,9 +253,24 @@ Result<ToLeader> LeaderMessageReader::release(const proto::Release& from) {
   return checked<ToLeader>(Release{from.group()}, checks_);
 }
 
-Result<ToLeader> read_step_time(const proto::StepTime& from) {
+Result<ToLeader> read_step_time(const proto::StepTime& from, const LeaderFacts& facts) {
   Checks checks;
-  return checked<ToLeader>(StepTime{checks.finite(from.us(), {nullptr, "step_time.us"}, 0, kLongestStepUs)}, checks);
+  const Field at{nullptr, "step_time"};
+  StepTime to{.us = checks.finite(from.us(), {&at, "us"}, 0, kLongestStepUs)};
+  checks.size(static_cast<std::size_t>(from.codecs_size()), 0, facts.codecs - 1, {&at, "codecs"});
+  for (int i = 0; i < from.codecs_size() && !checks.failed(); ++i) {
+    const Field item{&at, "codecs", i};
+    const auto& told = from.codecs(i);
+    checks.below(told.codec(), facts.codecs, {&item, "codec"}, "codecs");
+    checks.require(told.codec() != 0, {&item, "codec"}, "0, which encodes nothing");
+    checks.require(std::ranges::find(to.codecs, told.codec(), &CodecTime::codec) == to.codecs.end(), {&item, "codec"},
+                   "it comes twice");
+    to.codecs.push_back({static_cast<model::CodecIndex>(told.codec()),
+                         checks.at_most(told.bytes(), kMostEncodedBytes, {&item, "bytes"}),
+                         checks.finite(told.encode_us(), {&item, "encode_us"}, 0, kLongestStepUs),
+                         checks.finite(told.decode_us(), {&item, "decode_us"}, 0, kLongestStepUs)});
+  }
+  return checked<ToLeader>(std::move(to), checks);
 }
 
 }  // namespace
@@ -269,7 +286,7 @@ Result<ToLeader> decode(const proto::ToLeader& message, const LeaderFacts& facts
     case Kind::kDeclare: return reader.declare(message.declare());
     case Kind::kCollectiveReady: return reader.collective_ready(message.collective_ready());
     case Kind::kGradientStatistics: return reader.statistics(message.gradient_statistics());
-    case Kind::kStepTime: return read_step_time(message.step_time());
+    case Kind::kStepTime: return read_step_time(message.step_time(), facts);
     case Kind::kStoreSet: return reader.store_set(message.store_set());
     case Kind::kStoreGet: return reader.store_get(message.store_get());
     case Kind::kLinkFailed: return reader.link_failed(message.link_failed());

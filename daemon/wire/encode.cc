@@ -96,7 +96,17 @@ void put(const GradientStatistics& from, proto::ToLeader& out) {
   statistics.set_merged_as_sums(from.merged_as_sums);
 }
 
-void put(const StepTime& from, proto::ToLeader& out) { out.mutable_step_time()->set_us(from.us); }
+void put(const StepTime& from, proto::ToLeader& out) {
+  auto& step_time = *out.mutable_step_time();
+  step_time.set_us(from.us);
+  for (const auto& codec : from.codecs) {
+    auto& told = *step_time.add_codecs();
+    told.set_codec(codec.codec);
+    told.set_bytes(codec.bytes);
+    told.set_encode_us(codec.encode_us);
+    told.set_decode_us(codec.decode_us);
+  }
+}
 
 void put(const StoreSet& from, proto::ToLeader& out) {
   out.mutable_store_set()->set_key(from.key);

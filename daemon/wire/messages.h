@@ -23,6 +23,7 @@
 #include "core/model/buckets.h"
 #include "core/model/plan.h"
 #include "core/model/tensors.h"
+#include "daemon/wire/codec_time.h"
 #include "daemon/wire/stalls.h"
 #include "daemon/wire/trace_order.h"
 
@@ -107,6 +108,7 @@ struct GradientStatistics {  // of one group and step, summed over the workers o
 
 struct StepTime {  // of the slowest worker of a node, waiting left out
   double us = 0;
+  std::vector<CodecTime> codecs = {};  // that the node has used
 };
 
 struct StoreSet {

@@ -41,6 +41,21 @@ TEST(CodecPrices, OnTwoNodesNobodyEncodesASum) {
   EXPECT_DOUBLE_EQ(price_of("signsgd", 2).encode_us_per_byte, 1.5);
 }
 
+// The owner's work is done while the link works.
+TEST(CodecPrices, StagesOfTransfersHoldAllButTheOwnersWork) {
+  const auto stages = [](const std::string& codec, std::size_t nodes, double share = 0.01) {
+    const model::CodecCost alone{.wire_share = share, .encode_us_per_byte = 1, .decode_us_per_byte = 10};
+    return stages_us_per_byte(*make_codec(codec).value(), alone, nodes);
+  };
+  EXPECT_EQ(stages("int8", 2), 21);
+  EXPECT_EQ(stages("int8", 4), 11);
+  EXPECT_EQ(stages("signsgd", 2), 11);
+  EXPECT_EQ(stages("topk", 5), 51);
+  EXPECT_EQ(stages("topk", 5, 0.5), 11) << "a sum of float32";
+  EXPECT_EQ(stages("lowrank", 4), 11);
+  EXPECT_EQ(stages("lowrank/method=powersgd", 4), 0);
+}
+
 TEST(CodecPrices, OtherLinksTakeTheEncoding) {
   const auto cost = price("int8", 4, {"gloo:eth0", "mpi"});
   EXPECT_TRUE(cost.link_shares.empty());

@@ -265,6 +265,28 @@ TEST(Codec, ATimeThatIsNoNumberIsRefused) {
   EXPECT_TRUE(refused_by_leader(statistics).starts_with("gradient_statistics.target: "));
 }
 
+TEST(Codec, TimesOfCodecsAreOfTheJobsCodecsAndOnlyOnce) {
+  const auto refused = [](const wire::CodecTime& first, const wire::CodecTime& second = {2, 8, 1, 1}) {
+    return refused_by_leader(wire::StepTime{1200, {first, second}});
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(refused({1, 8, 1, 1}), "");
+  EXPECT_EQ(refused({3, 8, 1, 1}), "step_time.codecs[0].codec: 3, and there are 3 codecs");
+  EXPECT_EQ(refused({0, 8, 1, 1}), "step_time.codecs[0].codec: 0, which encodes nothing");
+  EXPECT_EQ(refused({2, 8, 1, 1}), "step_time.codecs[1].codec: it comes twice");
+  EXPECT_TRUE(refused({1, std::uint64_t{1} << 61, 1, 1}).starts_with("step_time.codecs[0].bytes: "));
+  for (const double us : {nan, -1.0, 1e16}) {
+    EXPECT_TRUE(refused({1, 8, us, 1}).starts_with("step_time.codecs[0].encode_us: ")) << us;
+    EXPECT_TRUE(refused({1, 8, 1, us}).starts_with("step_time.codecs[0].decode_us: ")) << us;
+  }
+  EXPECT_EQ(refused_by_leader(wire::StepTime{1200, {{1}, {2}, {1}}}),
+            "step_time.codecs: 3 items, and there must be 0 to 2");
+  auto facts = samples::leader_facts();
+  facts.codecs = 1;
+  EXPECT_FALSE(refused_by_leader(wire::StepTime{1200, {{1, 8, 1, 1}}}, facts).empty()) << "a job without codecs";
+  EXPECT_EQ(refused_by_leader(wire::StepTime{1200}, facts), "");
+}
+
 TEST(Codec, OnlyMembersMaySendAndOnlyOfTheirOwnRanks) {
   EXPECT_EQ(refused_by_leader(wire::LinksOpen{}, samples::leader_facts(false)), "to_leader: the sender has not joined");
   EXPECT_EQ(refused_by_leader(wire::Leave{{1}}), "leave.ranks[0]: rank 1 is not on the sender's node");

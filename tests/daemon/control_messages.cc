@@ -55,7 +55,7 @@ std::vector<wire::ToLeader> messages_to_leader() {
                                .learning_rate = 0.1,
                                .target = 0.5,
                                .merged_as_sums = true},
-      wire::StepTime{1200},
+      wire::StepTime{1200, {{1, 1 << 20, 350, 200.5}, {2, 4096, 3, 0}}},
       wire::StoreSet{"job/7/0/peers", bytes_of(std::string("a\0b", 3))},
       wire::StoreGet{3, {"job/7/0/peers", "job/7/1/peers"}},
       wire::LinkFailed{0, 1, kError},
@@ -134,6 +134,7 @@ wire::LeaderFacts leader_facts(bool joined) {
   if (joined) facts.sender_ranks = {2, 3};
   facts.link_epochs = {1, 0};
   facts.next_number = 10;
+  facts.codecs = 3;
   facts.buckets = [](std::uint32_t group) { return group == 0 ? std::size_t{2} : 0; };
   return facts;
 }

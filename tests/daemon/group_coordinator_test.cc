@@ -20,7 +20,8 @@ struct Group {
   explicit Group(const std::string& policy = "fifo", const std::string& second_link = "gloo:eth1")
       : chosen(settings(policy)),
         links({{"gloo:eth0", 200, 1000}, {second_link, 200, 1000}}, 2, {60'000'000, 1'000'000}),
-        group({"job", 3, 2}, chosen, 2) {}
+        codecs(chosen, 2),
+        group({"job", 3, 2}, chosen, codecs) {}
 
   Result<std::optional<wire::DeclareAgreed>> declare(std::size_t node, std::uint64_t elements = 1 << 18,
                                                      std::uint32_t slots = 4) {
@@ -33,6 +34,7 @@ struct Group {
 
   const JobSettings chosen;
   LinkFailover links;
+  JobCodecs codecs;
   GroupCoordinator group;
 };
 

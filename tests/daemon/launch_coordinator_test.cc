@@ -13,22 +13,26 @@ namespace {
 
 struct Launches {
   // Two nodes declare `groups` groups of one tensor of 4 MiB, which is cut into parts of 256 KiB.
-  explicit Launches(std::uint32_t groups = 1) {
+  explicit Launches(std::uint32_t groups = 1, const std::string& policy = "fifo", double bytes_per_us = 1000)
+      : settings(job_settings(Config(), "bucket_bytes=4MB\npartition_bytes=256KB\ntimeout=60s\npolicy=" + policy + "\n")
+                     .value()),
+        links({{"gloo:eth0", 200, bytes_per_us}, {"gloo:eth1", 200, bytes_per_us}}, 2, {60'000'000, 1'000'000}) {
     for (std::uint32_t group = 0; group < groups; ++group) declare(group);
     sent.clear();
   }
   void declare(std::uint32_t group, const std::string& codec = "") {
-    model::TensorSpec tensor{"fc.weight", model::DType::kFloat32, {1 << 20}};
+    model::TensorSpec tensor{"fc.weight", model::DType::kFloat32, {1 << 10, 1 << 10}};
     tensor.codec = codec;
     for (const std::size_t node : {0, 1})
       EXPECT_TRUE(launches.declare(node, {group, "sgd", {tensor}, 4},
                                    [](std::size_t of) { return "rank " + std::to_string(of); }));
   }
-  [[nodiscard]] std::string policy() const {
+  [[nodiscard]] nlohmann::json status(const std::string& part) const {
     nlohmann::json status;
     launches.add_status(status);
-    return status["settings"]["policy"];
+    return status[part];
   }
+  [[nodiscard]] std::string policy() const { return status("settings")["policy"]; }
   template <typename Message>
   [[nodiscard]] std::vector<Message> all() const {
     std::vector<Message> out;
@@ -44,13 +48,91 @@ struct Launches {
   }
 
   ManualClock clock;
-  const JobSettings settings =
-      job_settings(Config(), "policy=fifo\nbucket_bytes=4MB\npartition_bytes=256KB\ntimeout=60s\n").value();
-  LinkFailover links{{{"gloo:eth0", 200, 1000}, {"gloo:eth1", 200, 1000}}, 2, {60'000'000, 1'000'000}};
+  const JobSettings settings;
+  LinkFailover links;
   std::vector<wire::ToNode> sent;
   LaunchCoordinator launches{
       {"job", 2, 2}, settings, clock, links, [this](const wire::ToNode& message) { sent.push_back(message); }};
 };
+
+// Two nodes train under plans that may choose bf16 or int8. Updates are never late.
+struct Encoding : Launches {
+  explicit Encoding(double bytes_per_us = 1000)
+      : Launches(1, "knapsack\ncompression=auto/max=int8\nmax_staleness_steps=0\npreserver=off", bytes_per_us) {
+    launches.start();
+  }
+  [[nodiscard]] double us_per_mb(std::size_t codec) const {
+    const auto price = status("codecs").at(codec - 1);
+    return price["encode_us_per_mb"].get<double>() + price["decode_us_per_mb"].get<double>();
+  }
+  void tell(std::size_t node, model::CodecIndex codec, double us_per_mb) {
+    const std::vector<wire::CodecTime> times{{codec, 1'000'000, us_per_mb, 0}};
+    for (std::size_t message = 0; message < CodecSlowdowns::kFirst; ++message) launches.codecs_measured(node, times);
+  }
+  void train(std::uint64_t steps, TimeUs compute_us) {
+    for (const std::uint64_t end = step + steps; step < end; ++step) {
+      launches.stage_began(sched::Stage::kForward, step, 0);
+      clock.advance(compute_us / 3);
+      launches.stage_began(sched::Stage::kBackward, step, 0);
+      clock.advance(compute_us * 2 / 3);
+      launches.bucket_ready(0, 0, step);
+      for (auto orders = take_orders(); !orders.empty(); orders = take_orders())
+        for (const auto& order : orders)
+          for (std::size_t i = 0; i < order.launches.size(); ++i)
+            launches.launch_finished(order.first + i, std::nullopt, false);
+    }
+  }
+  std::vector<wire::LaunchOrder> take_orders() {
+    auto orders = all<wire::LaunchOrder>();
+    std::erase_if(sent, [](const auto& message) { return std::holds_alternative<wire::LaunchOrder>(message); });
+    return orders;
+  }
+  std::uint64_t step = 0;
+};
+
+TEST(LaunchCoordinator, ShowsWhatCodecsCostAndWhichNodeSaysSo) {
+  Encoding job;
+  const auto at_first = job.status("codecs");
+  ASSERT_EQ(at_first.size(), 2U);
+  EXPECT_EQ(at_first[0]["codec"], "bf16");
+  EXPECT_EQ(at_first[1]["codec"], "int8");
+  for (const auto& codec : at_first) {
+    EXPECT_EQ(codec["slowdown"], 1);
+    EXPECT_EQ(codec["measured"], false);
+    EXPECT_FALSE(codec.contains("node"));
+  }
+  const double bf16 = job.us_per_mb(1), int8 = job.us_per_mb(2);
+  job.tell(1, 2, 5 * int8);
+  EXPECT_NEAR(job.us_per_mb(2), 5 * int8, 1e-9 * int8);
+  EXPECT_NEAR(job.us_per_mb(1), 5 * bf16, 1e-9 * bf16) << "it is slow at all codecs";
+  const auto now = job.status("codecs");
+  EXPECT_EQ(now[1]["node"], 1);
+  EXPECT_EQ(now[1]["measured"], true);
+  EXPECT_EQ(now[0]["node"], 1);
+  EXPECT_EQ(now[0]["measured"], false);
+}
+
+TEST(LaunchCoordinator, PlansAnewWhenANodeTellsThatItsCodecIsSlow) {
+  const double guess = Encoding().us_per_mb(2) / 1e6;  // for a byte, on this machine
+  Encoding job(0.125 / guess);                         // an int8 byte is twice as long on the wire as in the codec
+  const auto compute_us = static_cast<TimeUs>(4 * double{1 << 22} * guess);
+  job.train(40, std::max<TimeUs>(compute_us, 300));
+  const auto before = job.all<wire::PlanOrder>();
+  ASSERT_FALSE(before.empty());
+  job.tell(1, 2, 20e6 * guess);
+  job.train(60, std::max<TimeUs>(compute_us, 300));
+  const auto after = job.all<wire::PlanOrder>();
+  ASSERT_GT(after.size(), before.size());
+  EXPECT_NE(after.back().reason.find("the time of codec"), std::string::npos) << after.back().reason;
+  EXPECT_NE(after.back().plan.codecs, before.back().plan.codecs);
+}
+
+TEST(LaunchCoordinator, ACodecThatEncodesAllIsPricedAsWell) {
+  Launches job(1, "mergecomp\ncompression=int8");
+  ASSERT_EQ(job.status("codecs").size(), 1U);
+  EXPECT_EQ(job.status("codecs")[0]["codec"], "int8");
+  EXPECT_TRUE(Launches().status("codecs").empty());
+}
 
 TEST(LaunchCoordinator, OrdersNothingBeforeTheJobRunsAndNothingOnceItHasFailed) {
   Launches job;

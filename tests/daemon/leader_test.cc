@@ -349,6 +349,17 @@ TEST(Leader, PlansForTheSlowestNode) {
   EXPECT_EQ(status["nodes"][1]["step_us"], 3e6);
 }
 
+TEST(Leader, TakesTheTimesOfCodecsFromTheNodeThatTellsThem) {
+  Judged world(false);
+  world.leader.receive("b", wire::StepTime{1000, {{1, 1 << 20, 1e6, 1e6}}});
+  EXPECT_EQ(world.leader.facts("b").codecs, 3U) << "none, bf16 and int8";
+  world.leader.receive("b", wire::StepTime{1000, {{1, 1 << 20, 1e6, 1e6}}});
+  const auto codecs = world.leader.status()["codecs"];
+  ASSERT_EQ(codecs.size(), 2U) << codecs.dump();
+  EXPECT_EQ(codecs[0]["node"], 1);
+  EXPECT_EQ(codecs[0]["measured"], true);
+}
+
 TEST(Leader, TellsAlsoNodesWhoseWorkersHaveLeftWhoLeaves) {
   Running world;
   for (const std::uint32_t rank : {1U, 0U}) {

@@ -38,7 +38,7 @@ struct FakeEvents final : LinkEvents {
   void links_open() override { ++open; }
   void link_failed(std::size_t link, const Error& error) override { failures.emplace_back(link, error); }
   void progress_due() override { ++due; }
-  void transferred(std::size_t link, const TransferDone& done) override {
+  void transferred(std::size_t link, const SubCommTask&, const TransferDone& done) override {
     done_launches.emplace_back(link, done.token);
   }
   void failed(const Error& error) override { errors.push_back(error); }

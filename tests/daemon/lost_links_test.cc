@@ -369,6 +369,23 @@ TEST(LostLinks, ManySmallBuffersDoNotDriveOutLargerOnes) {
   EXPECT_EQ(queue.spare.take(900'000)->capacity, 1'000'000u);
 }
 
+TEST(LostLinks, WhatRunsAgainIsToldFromWhatHasNotBegun) {
+  LinkQueue queue;
+  for (const std::uint64_t number : {0, 1}) {
+    SubCommTask launch;
+    launch.number = number;
+    launch.replay_buffer = std::make_shared<ReplayBuffer>();
+    if (number == 0)
+      queue.running.emplace(number, std::move(launch));
+    else
+      queue.waiting.push_back(std::move(launch));
+  }
+  ASSERT_TRUE(queue.replay(0));
+  ASSERT_EQ(queue.waiting.size(), 2U);
+  EXPECT_TRUE(queue.waiting[0].runs_again);
+  EXPECT_FALSE(queue.waiting[1].runs_again);
+}
+
 TEST(LostLinks, WhatWasNotKeptIsNotRunAgain) {
   LinkQueue queue;
   SubCommTask launch;

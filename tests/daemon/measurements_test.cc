@@ -47,6 +47,34 @@ TEST_F(Measured, WaitingIsNoPartOfAStep) {
   EXPECT_DOUBLE_EQ(leader.all<wire::StepTime>()[0].us, 15'000);
 }
 
+TEST_F(Measured, TimesOfCodecsAreToldWithTheStepsAndOnlyOnce) {
+  JobSettings settings = fake_settings();
+  settings.codecs.push_back(gradient_codec("int8").value());
+  auto codings = std::make_shared<Codings>();
+  codings->coded.push_back({settings.codecs[1], {{0, 4096}}});
+  Membership coding({"job", 7, 4, 2, "", ""}, settings);
+  FakeWorker one{0, 4, 0, 2}, other{1, 4, 1, 2};
+  for (auto* worker : {&one, &other}) ASSERT_TRUE(coding.attach(*worker));
+  Measurements of_codecs(coding, leader, &scheduler);
+  SubCommTask launch;
+  launch.codings = codings;
+  TransferDone done;
+  done.bytes = 16'384;
+  done.wire_bytes = 4128;
+  done.spans = {{trace::TransferStage::kEncode, 10, 40}, {trace::TransferStage::kDecode, 100, 120}};
+  of_codecs.transferred(launch, done);
+  for (std::uint64_t step = 0; step <= 2 * Measurements::kStepsTold; ++step)
+    of_codecs.stage_began(0, {.stage = 1, .step = step, .waited_us = 0}, static_cast<TimeUs>(1000 * step));
+  const auto told = leader.all<wire::StepTime>();
+  ASSERT_EQ(told.size(), 2U);
+  ASSERT_EQ(told[0].codecs.size(), 1U);
+  EXPECT_EQ(told[0].codecs[0].codec, 1);
+  EXPECT_EQ(told[0].codecs[0].bytes, 16'384U);
+  EXPECT_EQ(told[0].codecs[0].encode_us, 30);
+  EXPECT_EQ(told[0].codecs[0].decode_us, 20);
+  EXPECT_TRUE(told[1].codecs.empty());
+}
+
 TEST_F(Measured, OnlyRankZerosStagesReachTheScheduler) {
   measurements.stage_began(1, {.stage = 1, .step = 4, .waited_us = 0}, 1000);
   EXPECT_TRUE(scheduler.stages.empty());

@@ -236,8 +236,16 @@ def test_a_plan_chooses_codecs_if_it_may_and_replicas_stay_equal(tmp_path):
             lambda: any(set(plan["codecs"]) - {"none"} for plan in plans()), 120, "a plan that encodes something"
         )
         made = plans()
+
+        def codecs() -> list[dict]:
+            return [one for job in cluster.status(0)["jobs"] for one in job.get("leader", {}).get("codecs", [])]
+
+        wait_until(lambda: any(codec["measured"] for codec in codecs()), 60, "the time of a codec in transfers")
+        prices = codecs()
         (tmp_path / "end").touch()
         digests = {output.strip() for output in cluster.finish(workers)}
+    assert [codec["codec"] for codec in prices] == ["bf16", "int8", "int4"]
+    assert all(codec["node"] in (0, 1) and codec["encode_us_per_mb"] > 0 for codec in prices)
     assert len(digests) == 1 and digests != {""}
     assert set().union(*(plan["codecs"] for plan in made)) <= {"none", "bf16", "int8", "int4"}
     assert all(plan["max_staleness_steps"] == 0 for plan in made)

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/model/grouping.h"
+#include "core/sched/profile_meter.h"
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
@@ -228,6 +229,44 @@ TEST(MergeComp, GroupsOnTwoLinksAsOnOneWithTwiceTheSpeedAndHalfTheCosts) {
     found.insert(starts(2, us_per_byte));
   }
   EXPECT_GT(found.size(), 1U) << "so it matters how long encoding takes";
+}
+
+TEST(MergeComp, GroupsAnewWhenTheCodecTakesOtherTimesThanGuessed) {
+  auto setup = setup_of("exact");
+  for (auto& bucket : setup.buckets) bucket.coded_bytes = bucket.bytes;
+  setup.codecs = {{}};
+  setup.codec = 1;
+  setup.codec_cost = {.name = "slow", .encode_us_per_byte = 1e-4};
+  const auto scheduler = measured(make_scheduler(setup).value(), setup);
+  std::optional<BucketFusion> fusion;
+  TimeUs now = 0;
+  std::uint64_t step = 0;
+  const auto train = [&](std::uint64_t steps) {
+    for (const std::uint64_t end = step + steps; step < end; ++step) {
+      scheduler->stage_began(Stage::kForward, step, now, 0);
+      scheduler->stage_began(Stage::kBackward, step, now += 10, 0);
+      for (model::BucketIndex bucket = 0; bucket < 4; ++bucket) {
+        scheduler->bucket_ready(bucket, step, now += 1);
+        for (const Launch& launch : scheduler->take_launches(now)) scheduler->part_finished(launch, now);
+      }
+      if (auto change = scheduler->take_fusion()) fusion = std::move(change);
+    }
+  };
+  train(100);
+  EXPECT_FALSE(fusion) << "one group, as it begins";
+  scheduler->codecs_measured(std::vector<model::CodecCost>{{}, {.name = "slow", .encode_us_per_byte = 1.1e-4}});
+  train(100);
+  EXPECT_FALSE(fusion);
+  scheduler->codecs_measured(std::vector<model::CodecCost>{{}, {.name = "slow", .encode_us_per_byte = 1}});
+  train(100);
+  ASSERT_TRUE(fusion);
+  EXPECT_GT(fusion->starts.size(), 1U) << "a group is sent while the next one is encoded";
+  EXPECT_EQ(fusion->reason, "the time of codec slow (us a MB) went from 100 to 1000000");
+  fusion.reset();
+  scheduler->codecs_measured(std::vector<model::CodecCost>{{}, setup.codec_cost});
+  train(100);
+  ASSERT_TRUE(fusion);
+  EXPECT_EQ(fusion->starts.size(), 1U);
 }
 
 TEST(MergeComp, RefusesWhatIsNoWayToGroup) {

@@ -75,6 +75,42 @@ TEST(ProfileWatch, whatMovesByATenthIsAReasonAndWhatMovesLessIsNone) {
   EXPECT_TRUE(moves_to(other_share)) << "forward takes another share of the same compute";
 }
 
+// A byte takes 1e-3 us on the links, and a quarter of that as int8.
+TEST(ProfileWatch, theTimeOfACodecIsAReasonWhereItDecidesHowFastALinkIs) {
+  const auto with = [](double us_per_byte) {
+    auto profile = profile_of(900, 1000);
+    profile.codecs.push_back({.name = "int8", .wire_share = 0.25, .encode_us_per_byte = us_per_byte});
+    return profile;
+  };
+  const auto moves = [&](double from, double to) {
+    auto watch = decided_for(with(from));
+    return decides_at(watch, with(to), 1) == kConfirmedAt;
+  };
+  EXPECT_FALSE(moves(1e-4, 2.5e-4)) << "the wire takes as long";
+  EXPECT_TRUE(moves(1e-4, 3.1e-4));
+  EXPECT_FALSE(moves(3e-4, 3.5e-4)) << "less than a fifth";
+  EXPECT_TRUE(moves(3e-4, 3.7e-4));
+  EXPECT_TRUE(moves(3.7e-4, 2.9e-4));
+  EXPECT_FALSE(moves(1e-3, 5e-3)) << "exact gradients are quicker anyway";
+  auto watch = decided_for(with(1e-4));
+  EXPECT_FALSE(watch.look(with(5e-4), 8));
+  EXPECT_FALSE(watch.look(with(5e-4), 16));
+  EXPECT_EQ(watch.look(with(5e-4), 24)->reason, "the time of codec int8 (us a MB) went from 100 to 500");
+}
+
+TEST(ProfileWatch, theTimeOfTheCodecThatAllLaunchesHaveCountsBesideThatOfTheLink) {
+  const auto moves = [](double from, double to) {
+    auto before = profile_of(900, 1000), after = before;
+    before.fixed_codec = model::CodecCost{.name = "int8", .encode_us_per_byte = from};
+    after.fixed_codec = model::CodecCost{.name = "int8", .encode_us_per_byte = to};
+    auto watch = decided_for(before);
+    return decides_at(watch, after, 1) == kConfirmedAt;
+  };
+  EXPECT_FALSE(moves(1e-4, 3e-4));
+  EXPECT_TRUE(moves(1e-4, 4e-4));
+  EXPECT_TRUE(moves(5e-3, 1e-4));
+}
+
 TEST(ProfileWatch, aLostLinkIsAReasonAtOnceAndOnlyOnce) {
   const auto profile = profile_of(900, 1000);
   auto watch = decided_for(profile);

@@ -109,10 +109,23 @@ def test_a_long_status_comes_in_pieces(no_daemon):
         "groups": [{"id": 0, "tensors": 12, "buckets": 3, "bytes": 17500000, "step": 9}],
         "leader": {
             "nodes": [{"host": "a", "ranks": [0], "step_us": 351234.0}, {"host": "b", "ranks": [1], "step_us": 0}],
+            "codecs": [
+                {"codec": "bf16", "encode_us_per_mb": 90.0, "decode_us_per_mb": 60, "slowdown": 1, "measured": False},
+                {"codec": "int8", "encode_us_per_mb": 1500, "decode_us_per_mb": 800.0, "slowdown": 5, "measured": True},
+                {
+                    "codec": "int4",
+                    "encode_us_per_mb": 2000,
+                    "decode_us_per_mb": 900.0,
+                    "slowdown": 5,
+                    "measured": False,
+                },
+            ],
             "preserver": [{"group": 0}, {"group": 1, "codecs": "exact gradients did not help, so int4 comes back"}],
         },
         "stalls": [{"rank": 1, "owes": "layer4.conv2", "step": 9, "age_ms": 61000}],
     }
+    for codec in job["leader"]["codecs"][1:]:
+        codec["node"] = 1
     job["links"][0] |= {"bytes": 3 << 20, "wire_bytes": 800 << 10}
     text = json.dumps({"version": "9.9", "pid": 1, "jobs": [job]})
     fake_daemon(no_daemon, [text_packet(text[:100], False), text_packet(text[100:], True)])
@@ -122,6 +135,9 @@ def test_a_long_status_comes_in_pieces(no_daemon):
     assert re.search(r"gloo:eth0 +open +7 +3.0 MB +800.0 KB +1.5 s +2", out)
     assert re.search(r"a +\[0\] +351.2 ms", out)
     assert not re.search(r"^ *b +\[1\]", out, re.MULTILINE), "nothing is known of its steps yet"
+    assert re.search(r"bf16 +0.09 ms +0.06 ms +1.00 +no node yet$", out, re.MULTILINE)
+    assert re.search(r"int8 +1.50 ms +0.80 ms +5.00 +node 1, b$", out, re.MULTILINE)
+    assert re.search(r"int4 +2.00 ms +0.90 ms +5.00 +node 1, b, by its other codecs$", out, re.MULTILINE)
     assert re.findall(r"codecs of group (\d): (.*)", out) == [("1", "exact gradients did not help, so int4 comes back")]
     assert "stalled: rank 1 owes 'layer4.conv2' of step 9; others have waited 61.0 s" in out
 
