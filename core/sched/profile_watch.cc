@@ -8,8 +8,8 @@ namespace deft::sched {
 namespace {
 
 constexpr double kMoved = 0.1;  // a change of a time or a throughput that is worth a new decision
-constexpr double kCodecMoved =
-    0.2;  // of a codec: its times vary more, because encoding shares cores and memory with compute
+// Of a codec: its times vary more, because encoding shares cores and memory with compute.
+constexpr double kCodecMoved = 0.2;
 
 bool moved(double now, double then, double least = kMoved) {
   return now > then + least * then || now < then - least * then;
