@@ -68,7 +68,7 @@ Result<CommandLine> parse(const std::vector<std::string>& arguments) {
   return line;
 }
 
-void tell_usable(int ready_fd) {
+void report_usable(int ready_fd) {
   sd_notify(0, "READY=1");
   if (ready_fd < 0) return;
   [[maybe_unused]] const auto written = write(ready_fd, "ready\n", 6);
@@ -107,7 +107,7 @@ int serve(LiveConfig& live, int ready_fd) {
   LOG(INFO) << "deftd " << kVersion << " is ready on " << ipc::socket_path(config.text("socket")) << " and "
             << config.text("listen") << "; settings: " << config.effective();
   LOG_IF(INFO, *observer != nullptr) << "metrics are on http://" << (*observer)->address() << "/metrics";
-  tell_usable(ready_fd);
+  report_usable(ready_fd);
   feed_watchdog(reactor);
   reactor.run();
   // Files of traces may take a while. systemd gives less time than deftrun (daemon/server/operator_signals.cc).
@@ -123,7 +123,7 @@ int check(const Config& config) {
 
 int serve_as_server(const Config& config, int ready_fd) {
   const Descriptor signals = take_stop_signals();
-  const auto served = serve_parameters(config, signals.get(), [ready_fd] { tell_usable(ready_fd); });
+  const auto served = serve_parameters(config, signals.get(), [ready_fd] { report_usable(ready_fd); });
   return served ? 0 : complain(served.error(), kFailed);
 }
 

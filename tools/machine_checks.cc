@@ -14,7 +14,7 @@
 
 #include "core/base/control_groups.h"
 #include "core/base/descriptor.h"
-#include "core/shm/memory.h"
+#include "core/shm/available_memory.h"
 #include "core/shm/segment.h"
 #include "tools/findings.h"
 

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/shm/memory.h"
+#include "core/shm/available_memory.h"
 
 namespace deft::shm {
 namespace {

@@ -167,7 +167,7 @@ class Simulation {
     const double busy_us = compute.computed_us() - std::exchange(leader_.computed_us, compute.computed_us());
     const double elapsed_us = now_us_ - std::exchange(leader_.stage_began_us, now_us_);
     const TimeUs waited_us = std::llround(std::max(0.0, elapsed_us - busy_us));
-    if (compute.stage() == Stage::kForward) lose_links(compute.step());
+    if (compute.stage() == Stage::kForward) remove_links(compute.step());
     if (compute.stage() == Stage::kForward && scheduler_.wants_profile(compute.step()))
       scheduler_.profile_measured(profile_, compute.step(), clock());
     scheduler_.stage_began(compute.stage(), compute.step(), clock(), waited_us);
@@ -175,7 +175,7 @@ class Simulation {
     for (const auto other : gate_.take_waiting_for_leader()) try_start(other);
   }
 
-  void lose_links(std::uint64_t step) {
+  void remove_links(std::uint64_t step) {
     for (const auto& loss : options_.losses)
       if (loss.step == step) scheduler_.link_lost(loss.link);
   }

@@ -55,7 +55,7 @@ class FailureDetector {
 
   void heard(std::size_t peer, TimeUs now_us) { peers_[peer].heard_us = now_us; }
   // All its workers have ended cleanly. Its daemon lives on until others need it no more: its silence is no failure.
-  void ended(std::size_t peer) { peers_[peer].ended = true; }
+  void done(std::size_t peer) { peers_[peer].ended = true; }
 
   // False: another suspicion is being looked into already.
   bool suspect(const Error& error, TimeUs now_us, Broken broken = Broken::kAny);

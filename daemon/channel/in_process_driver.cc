@@ -7,12 +7,12 @@
 namespace deft::daemon {
 
 InProcessDriver::InProcessDriver(Reactor& reactor, std::uint32_t link, std::size_t workers, MakeRecords make_records,
-                                 Tell tell, const OnOpen& on_open, OnDone on_done)
+                                 PutRecord put_record, const OnOpen& on_open, OnDone on_done)
     : reactor_(reactor),
       link_(link),
       workers_(workers),
       make_records_(std::move(make_records)),
-      tell_(std::move(tell)),
+      put_record_(std::move(put_record)),
       on_done_(std::move(on_done)),
       alive_(std::make_shared<bool>(true)) {
   post([on_open] { on_open({}); });  // the workers open it themselves, once they are welcomed
@@ -42,13 +42,13 @@ void InProcessDriver::start(const SubCommTask& launch) {
     run.bytes += std::visit([](const auto& record) { return record.bytes; }, start);
   // Later: whoever starts launches is still looking at its queue.
   if (is_done(run)) post([this, token = launch.number] { finish_empty(token); });
-  const auto tell = [&](std::size_t worker, auto record) {
+  const auto put = [&](std::size_t worker, auto record) {
     record.launch = launch.number;
     record.link = link_;
-    tell_(worker, record);
+    put_record_(worker, record);
   };
   for (std::size_t worker = 0; worker < records.size(); ++worker)
-    for (const Start& start : records[worker]) std::visit([&](const auto& record) { tell(worker, record); }, start);
+    for (const Start& start : records[worker]) std::visit([&](const auto& record) { put(worker, record); }, start);
   runs_.push_back(std::move(run));
 }
 

@@ -24,11 +24,11 @@ class InProcessDriver final : public LinkDriver {
   using Start = std::variant<shm::StartRecord, shm::StartCollectiveRecord>;
   using Records = std::vector<std::vector<Start>>;
   using MakeRecords = std::function<Records(const SubCommTask&)>;
-  using Tell = std::function<void(std::size_t worker, const shm::Record& record)>;
+  using PutRecord = std::function<void(std::size_t worker, const shm::Record& record)>;
 
-  // `link`: the number by which START and RAN name the link. `tell` puts a record into a worker's completion ring.
-  InProcessDriver(Reactor& reactor, std::uint32_t link, std::size_t workers, MakeRecords make_records, Tell tell,
-                  const OnOpen& on_open, OnDone on_done);
+  // `link`: the number by which START and RAN name the link. `put_record` puts a record into a worker's completion ring.
+  InProcessDriver(Reactor& reactor, std::uint32_t link, std::size_t workers, MakeRecords make_records,
+                  PutRecord put_record, const OnOpen& on_open, OnDone on_done);
 
   void start(const SubCommTask& launch) override;
   void abort(const std::string& reason) override;
@@ -52,7 +52,7 @@ class InProcessDriver final : public LinkDriver {
   const std::uint32_t link_;
   const std::size_t workers_;
   MakeRecords make_records_;
-  Tell tell_;
+  PutRecord put_record_;
   OnDone on_done_;
   std::shared_ptr<bool> alive_;  // reset by abort(): callbacks that are still posted do nothing
   std::deque<Run> runs_;

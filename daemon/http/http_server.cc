@@ -200,7 +200,7 @@ class HttpServer::Impl {
       }
       accept();  // before take(), which may throw
       take(std::move(socket));
-      tell_failures();
+      report_failures();
     });
   }
 
@@ -216,7 +216,7 @@ class HttpServer::Impl {
   }
 
   // Once there is memory again.
-  void tell_failures() {
+  void report_failures() {
     if (failures_ == 0) return;
     LOG(ERROR) << failures_ << " requests for metrics failed for lack of memory";
     failures_ = 0;

@@ -77,7 +77,7 @@ class Leader::Handler {
   void operator()(wire::StoreGet& get) {
     check(leader_.store_.get(leader_.roster_.nodes()[node_].peer, std::move(get)));
   }
-  void operator()(const wire::LinkFailed& failed) { leader_.lose_link(failed); }
+  void operator()(const wire::LinkFailed& failed) { leader_.remove_link(failed); }
   void operator()(const wire::LinkStopped& stopped) {
     if (!leader_.links_) return;
     if (const auto replaced = leader_.links_->stopped(node_, stopped)) leader_.to_all(*replaced);
@@ -104,7 +104,7 @@ class Leader::Handler {
     Roster& roster = leader_.roster_;
     roster.leave(leave);
     for (std::size_t node = 0; leader_.detector_ && node < roster.nodes().size(); ++node)
-      if (roster.nodes()[node].gone()) leader_.detector_->ended(node);
+      if (roster.nodes()[node].gone()) leader_.detector_->done(node);
     leader_.to_all(leave);  // a node whose workers have left keeps its links until all have
   }
   void operator()(const wire::Stalled& stalled) { leader_.to_all(stalled); }
@@ -211,9 +211,9 @@ void Leader::begin_connecting() {
                     nodes.size(), clock_.now_us());
 }
 
-void Leader::lose_link(const wire::LinkFailed& failed) {
+void Leader::remove_link(const wire::LinkFailed& failed) {
   if (!links_) return;
-  const auto lost = links_->lose(failed, state_ == State::kRunning, clock_.now_us());
+  const auto lost = links_->remove(failed, state_ == State::kRunning, clock_.now_us());
   if (!lost) return suspect(lost.error(), FailureDetector::Broken::kAny);
   if (!*lost) return;
   LOG(WARNING) << about(id_.job).link(links_->cost(failed.link).name) << "link " << links_->cost(failed.link).name
@@ -292,7 +292,7 @@ void Leader::watch_late_nodes(TimeUs now_us) {
 void Leader::watch_links(TimeUs now_us) {
   const auto stalls = links_->watch(now_us);
   if (!stalls) return fail_job(stalls.error());
-  for (const auto& stall : *stalls) lose_link(stall);
+  for (const auto& stall : *stalls) remove_link(stall);
 }
 
 void Leader::fail_job(const Error& error) {

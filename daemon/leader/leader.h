@@ -87,7 +87,7 @@ class Leader final {
 
   void turn_away(const Peer& from, const wire::Join& join);
   void begin_connecting();
-  void lose_link(const wire::LinkFailed& failed);
+  void remove_link(const wire::LinkFailed& failed);
   void suspect(const Error& error, FailureDetector::Broken broken);
   void watch_nodes(TimeUs now_us);
   void watch_late_nodes(TimeUs now_us);

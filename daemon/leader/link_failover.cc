@@ -56,8 +56,8 @@ std::optional<std::uint32_t> LinkFailover::substitute_for(std::uint32_t lost) co
   return best;
 }
 
-Result<std::optional<LinkFailover::Loss>> LinkFailover::lose(const wire::LinkFailed& failed, bool replaceable,
-                                                             TimeUs now_us) {
+Result<std::optional<LinkFailover::Loss>> LinkFailover::remove(const wire::LinkFailed& failed, bool replaceable,
+                                                               TimeUs now_us) {
   if (failed.link >= links_.size()) return std::nullopt;
   Link& link = links_[failed.link];
   if (link.epoch != failed.epoch || link.stopping) return std::nullopt;

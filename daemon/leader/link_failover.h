@@ -3,7 +3,7 @@
 //   LinkFailover links(guesses, nodes, timing);
 //   const std::uint64_t number = links.order(link, bytes);        // each launch and each collective, in their common order
 //   links.measure(link, bytes, us, overlapped);
-//   if (auto lost = links.lose(failed, replaceable, now_us)) ...   // LINK_STOP to all, then:
+//   if (auto lost = links.remove(failed, replaceable, now_us)) ...   // LINK_STOP to all, then:
 //   if (auto replaced = links.stopped(node, message)) ...          // LINK_REPLACED to all
 //   if (auto news = links.progress(node, message, now_us)) ...     // JOB_PROGRESS to all
 //   auto stalls = links.watch(now_us);                             // with every heartbeat of a running job
@@ -59,7 +59,7 @@ class LinkFailover {
 
   // A link failed. Nothing if this is old news. Error: no other link can stand in; `replaceable` says whether one may, which needs
   // a running job.
-  Result<std::optional<Loss>> lose(const wire::LinkFailed& failed, bool replaceable, TimeUs now_us);
+  Result<std::optional<Loss>> remove(const wire::LinkFailed& failed, bool replaceable, TimeUs now_us);
   // A node has stopped a lost link. Gives the replacement once all have.
   std::optional<wire::LinkReplaced> stopped(std::size_t node, const wire::LinkStopped& stopped);
   // How far a node is. Gives how far all are, if that is news.

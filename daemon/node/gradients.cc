@@ -143,13 +143,13 @@ Result<void> Gradients::finish_piece(const model::BucketPiece& piece, std::uint6
     if (left == remaining_[tensor].end() || left->second < bytes)
       return fail(ErrorKind::kInternal, "bytes of tensor '" + map_.specs()[tensor].name + "' were reduced twice");
     left->second -= bytes;
-    if (left->second == 0) tell_in_order(tensor, ended);
+    if (left->second == 0) report_in_order(tensor, ended);
   }
   return {};
 }
 
 // Workers count generations: one that is told before an older one would be taken for both.
-void Gradients::tell_in_order(std::uint32_t tensor, std::vector<FinishedTensors>& ended) {
+void Gradients::report_in_order(std::uint32_t tensor, std::vector<FinishedTensors>& ended) {
   auto& open = remaining_[tensor];
   while (!open.empty() && open.begin()->first == complete_[tensor] && open.begin()->second == 0) {
     open.erase(open.begin());

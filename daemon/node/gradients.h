@@ -114,7 +114,7 @@ class Gradients {
                             TimeUs now_us);
   Result<void> finish_piece(const model::BucketPiece& piece, std::uint64_t generation,
                             std::vector<FinishedTensors>& ended);
-  void tell_in_order(std::uint32_t tensor, std::vector<FinishedTensors>& ended);
+  void report_in_order(std::uint32_t tensor, std::vector<FinishedTensors>& ended);
   [[nodiscard]] Result<void> check_ready(std::size_t worker, std::uint32_t tensor, std::uint64_t generation) const;
   void collect_workers(Owed& owed) const;
 

@@ -267,7 +267,7 @@ void Job::tick() {
 void Job::watch_leader(TimeUs now_us) {
   line_.send(wire::Heartbeat{.sent_us = now_us});
   const auto has_left = [this](std::uint32_t rank) { return members_.has_left(rank); };
-  if (std::ranges::all_of(parts_->view->nodes()[0].ranks, has_left)) detector_->ended(0);
+  if (std::ranges::all_of(parts_->view->nodes()[0].ranks, has_left)) detector_->done(0);
   const auto finding = detector_->check(now_us);
   if (!finding) return;
   switch (finding->cause) {

@@ -37,7 +37,7 @@ void JobParts::link_failed(std::size_t link, const Error& error) {
 }
 
 void JobParts::progress_due() {
-  if (view->node_count() > 1) recovery.tell_progress();
+  if (view->node_count() > 1) recovery.report_progress();
 }
 
 void JobParts::record_policies() {

@@ -239,11 +239,11 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
     if (!writing_.path.empty()) steps_.written = wanted;
   }
   if (!closes || !writing_.path.empty()) recorder_->add(record);
-  tell_of_trace(worker);
+  report_trace(worker);
 }
 
 // Once for each trace.
-void JobRecorder::tell_of_trace(std::size_t worker) {
+void JobRecorder::report_trace(std::size_t worker) {
   if (writing_.path.empty() || worker >= members_.workers().size() || !writing_.told.insert(worker).second) return;
   if (WorkerPort* const port = members_.workers()[worker].port) port->complete(shm::TraceBeganRecord{});
 }

@@ -96,7 +96,7 @@ class JobRecorder {
   Result<std::string> start(const wire::TraceOrder& order);
   Result<std::string> stop();
   Result<std::string> dump(const std::string& reason);
-  void tell_of_trace(std::size_t worker);
+  void report_trace(std::size_t worker);
 
   const Membership& members_;
   const std::shared_ptr<const View> view_;

@@ -137,11 +137,11 @@ MakeDrivers driver_factory(const std::string& key_file, std::shared_ptr<UserQuot
     return [around = std::move(surroundings), key_file, quotas](DriverRequest request) -> std::unique_ptr<LinkDriver> {
       const Membership& members = around.members;
       if (link::runs_in_worker(request.spec.backend)) {
-        const auto tell = [&members](std::size_t worker, const shm::Record& record) {
+        const auto put_record = [&members](std::size_t worker, const shm::Record& record) {
           if (WorkerPort* const port = members.workers()[worker].port) port->complete(record);
         };
         return std::make_unique<InProcessDriver>(around.reactor, request.link, members.workers().size(),
-                                                 std::move(request.records_of), tell, std::move(request.on_open),
+                                                 std::move(request.records_of), put_record, std::move(request.on_open),
                                                  std::move(request.on_done));
       }
       // The driver keeps what opens its link until its thread has ended.

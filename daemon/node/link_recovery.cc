@@ -12,7 +12,7 @@ bool LinkRecovery::failed(std::size_t index, const Error& error) {
   LinkQueue& link = links_.queues()[index];
   if (link.outage.stopping || link.outage.failure_told) return true;  // the leader knows
   const bool of_the_link = error.kind == ErrorKind::kLost || error.kind == ErrorKind::kTimeout;
-  if (!links_.can_lose(index) || !of_the_link) return false;
+  if (!links_.can_remove(index) || !of_the_link) return false;
   link.outage.failure_told = true;
   LOG(WARNING) << about(job_).link(link.name) << error.message() << "; asking the leader how to go on without "
                << link.name;
@@ -73,7 +73,7 @@ void LinkRecovery::release(const wire::JobProgress& progress) {
     if (progress.links[i].epoch == queues[i].outage.epoch) queues[i].release(progress.links[i].finished_below);
 }
 
-void LinkRecovery::tell_progress() {
+void LinkRecovery::report_progress() {
   wire::NodeProgress progress;
   for (auto& link : links_.queues()) {
     progress.links.push_back(

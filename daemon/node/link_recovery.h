@@ -41,7 +41,7 @@ class LinkRecovery {
   Result<void> replace(const wire::LinkReplaced& message);
   // All nodes have finished so much: it need not be kept any more.
   void release(const wire::JobProgress& progress);
-  void tell_progress();
+  void report_progress();
 
  private:
   LinkSet& links_;

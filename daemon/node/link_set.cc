@@ -64,13 +64,13 @@ void LinkSet::pump() {
 void LinkSet::pump(std::size_t index) {
   LinkQueue& link = queues_[index];
   if (link.outage.stopping || !link.driver) return;
-  const bool losable = can_lose(index);
+  const bool removable = can_remove(index);
   while (!link.waiting.empty() && link.running.size() < kStartedAhead) {
     if (!link.waiting.front().replay && !source_of(link.waiting.front()).can_start(link.waiting.front())) return;
     const std::uint64_t number = link.waiting.front().number;
     const auto [started, _] = link.running.emplace(number, std::move(link.waiting.front()));
     link.waiting.pop_front();
-    if (losable && !started->second.replay_buffer)
+    if (removable && !started->second.replay_buffer)
       started->second.replay_buffer = link.spare.take(started->second.bytes);
     link.driver->start(started->second);
   }
@@ -131,7 +131,7 @@ bool LinkSet::finished() {
 }
 
 // The leader chooses among the same links: see LinkFailover there.
-bool LinkSet::can_lose(std::size_t index) const {
+bool LinkSet::can_remove(std::size_t index) const {
   const auto runs_here = [](const LinkQueue& link) { return link.driver && link.driver->runs_in_daemon(); };
   if (members_.state() != JobState::kRunning || view_->node_count() < 2 || !runs_here(queues_[index])) return false;
   for (std::size_t other = 0; other < queues_.size(); ++other)

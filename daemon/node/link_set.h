@@ -73,7 +73,7 @@ class LinkSet {
   void abort(const std::string& reason);  // nothing is reported afterwards
   [[nodiscard]] bool finished();          // after abort: no link uses memory any more
   // True if the job can go on without this link: another one that the daemons run is left.
-  [[nodiscard]] bool can_lose(std::size_t link) const;
+  [[nodiscard]] bool can_remove(std::size_t link) const;
 
   [[nodiscard]] std::uint64_t next_number() const { return next_number_; }
   [[nodiscard]] std::vector<LinkQueue>& queues() { return queues_; }

@@ -22,11 +22,11 @@ Result<void> Acceptor::start() {
 
 void Acceptor::accept() {
   for (int i = 0; i < kClientsARound; ++i) {
-    auto channel = listener_.accept();
-    if (!channel) return pause(channel.error());
-    if (!channel->has_value()) return;
+    auto connection = listener_.accept();
+    if (!connection) return pause(connection.error());
+    if (!connection->has_value()) return;
     told_ = false;
-    take_(std::move(**channel));
+    take_(std::move(**connection));
   }
 }
 

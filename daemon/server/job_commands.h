@@ -1,7 +1,7 @@
 // The commands of clients that are no workers to a running job: `deft set` and `deft trace`.
 //
 //   auto answer = answer_command(packet, peer.uid, commands);   // an error: the client breaks the protocol
-//   channel.send(*answer);                                      // a text, or why it was refused
+//   connection.send(*answer);                                      // a text, or why it was refused
 //
 // The kernel has told whose the client is. Reactor thread.
 #pragma once

@@ -38,7 +38,7 @@ class ServerMetrics {
 
   [[nodiscard]] const std::string& address() const { return http_->address(); }
 
-  void tell(const ParameterServer& server) {
+  void report(const ParameterServer& server) {
     const TimeUs now_us = MonotonicClock::now();
     const std::lock_guard lock(mutex_);
     if (now_us - told_us_ < kNewsUs) return;
@@ -89,7 +89,7 @@ Result<void> serve_parameters(const Config& config, int signals_fd, const std::f
   };
   options.on_turn = [&] {
     sd_notify(0, "WATCHDOG=1");
-    if (metrics != nullptr) metrics->tell(*serving);
+    if (metrics != nullptr) metrics->report(*serving);
   };
   options.grace_us = config.seconds_us("timeout");
   auto server = ParameterServer::open(std::move(options));
@@ -98,7 +98,7 @@ Result<void> serve_parameters(const Config& config, int signals_fd, const std::f
   LOG(INFO) << "deftd " << kVersion << " is a parameter server, ready on " << serving->address()
             << "; settings: " << config.effective();
   LOG_IF(INFO, metrics != nullptr) << "metrics are on http://" << metrics->address() << "/metrics";
-  if (metrics != nullptr) metrics->tell(*serving);  // whoever looks as soon as it is ready sees that it lives
+  if (metrics != nullptr) metrics->report(*serving);  // whoever looks as soon as it is ready sees that it lives
   usable();
   serving->run(signals_fd);
   return {};

@@ -114,8 +114,8 @@ void Server::take_client(ipc::MessageSocket socket) {
 
 void Server::turn_away(ipc::MessageSocket socket, uid_t user, const Error& error) {
   users_.refusals.add(user, error, reactor_.now_us());
-  WorkerChannel channel(reactor_, std::move(socket), nullptr, {});
-  channel.send_error(error, 0);
+  WorkerConnection connection(reactor_, std::move(socket), nullptr, {});
+  connection.send_error(error, 0);
 }
 
 void Server::session_attached(WorkerSession& session) {

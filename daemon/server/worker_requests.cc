@@ -122,7 +122,7 @@ Result<void> WorkerRequests::on_staging_buffer(const ipc::Packet& packet) {
       message->fixed.buffer, message->fixed.bytes, [this, asked = message->fixed](WorkerMemory::Made buffer) {
         if (!buffer) return worker_.send_error(buffer.error(), asked.buffer);  // only what asked for it fails
         const std::array<int, 1> descriptors{(*buffer)->descriptor()};
-        const auto sent = channel_.send(ipc::encode(asked, ipc::MessageKind::kStagingBufferMade), descriptors);
+        const auto sent = connection_.send(ipc::encode(asked, ipc::MessageKind::kStagingBufferMade), descriptors);
         if (!sent) worker_.close(sent.error().in(worker_.describe()));
       });
 }
@@ -171,7 +171,7 @@ void WorkerRequests::released(std::uint32_t group) {
   memory_.free_arena(group);
 }
 
-void WorkerRequests::ended(std::uint64_t operation) {
+void WorkerRequests::done(std::uint64_t operation) {
   if (operations_.erase(operation) != 0) account_.give_back(Quota::kOperations, 1);
 }
 

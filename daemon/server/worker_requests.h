@@ -1,9 +1,9 @@
 // The requests of a worker over its socket once its job runs: each packet is checked, and its request goes to the job.
 //
-//   WorkerRequests requests(worker, channel, memory);
+//   WorkerRequests requests(worker, connection, memory);
 //   requests.serve(job);
 //   if (auto ok = requests.handle(packet); !ok) ...   // the worker broke the protocol, or it has used its user's quota up: drop it
-//   requests.ended(operation);                        // the worker has been told
+//   requests.done(operation);                        // the worker has been told
 //
 // A table has one row for each kind of message. Reactor thread only.
 #pragma once
@@ -19,7 +19,7 @@
 #include "core/ipc/messages.h"
 #include "daemon/base/user_quotas.h"
 #include "daemon/node/worker_port.h"
-#include "daemon/server/worker_channel.h"
+#include "daemon/server/worker_connection.h"
 #include "daemon/server/worker_memory.h"
 
 namespace deft::daemon {
@@ -27,14 +27,14 @@ namespace deft::daemon {
 class WorkerRequests {
  public:
   // `account`: of the worker. All references outlive this object.
-  WorkerRequests(WorkerPort& worker, WorkerChannel& channel, WorkerMemory& memory, QuotaAccount& account)
-      : worker_(worker), channel_(channel), memory_(memory), account_(account) {}
+  WorkerRequests(WorkerPort& worker, WorkerConnection& connection, WorkerMemory& memory, QuotaAccount& account)
+      : worker_(worker), connection_(connection), memory_(memory), account_(account) {}
 
   void serve(std::weak_ptr<JobPort> job) { job_ = std::move(job); }
 
   // An error is the worker's fault, or the daemon's lack of memory for what the protocol needs.
   Result<void> handle(const ipc::Packet& packet, ipc::MessageKind kind);
-  void ended(std::uint64_t operation);  // no effect if no operation of this number is under way
+  void done(std::uint64_t operation);  // no effect if no operation of this number is under way
   // All ranks have released the group. Its memory and its names cost nothing any more.
   void released(std::uint32_t group);
   void store_answered() { questions_ -= questions_ > 0 ? 1 : 0; }
@@ -55,7 +55,7 @@ class WorkerRequests {
   Result<void> begin_operation(std::uint64_t operation);
 
   WorkerPort& worker_;
-  WorkerChannel& channel_;
+  WorkerConnection& connection_;
   WorkerMemory& memory_;
   QuotaAccount& account_;
   std::weak_ptr<JobPort> job_;

@@ -30,16 +30,16 @@ WorkerSession::WorkerSession(Reactor& reactor, const Means& means, SessionHandle
       means_(means),
       handler_(handler),
       daemon_epoch_(daemon_epoch),
-      channel_(reactor, std::move(socket), means.account,
-               {[this](const ipc::Packet& packet) {
-                  if (auto ok = dispatch(packet); !ok) drop(ok.error());
-                },
-                [this](const Error& error) { drop(error); },
-                [this] {
-                  close({ErrorKind::kLost, describe() + " died", "look at its own output for the reason", {}});
-                }}),
+      connection_(reactor, std::move(socket), means.account,
+                  {[this](const ipc::Packet& packet) {
+                     if (auto ok = dispatch(packet); !ok) drop(ok.error());
+                   },
+                   [this](const Error& error) { drop(error); },
+                   [this] {
+                     close({ErrorKind::kLost, describe() + " died", "look at its own output for the reason", {}});
+                   }}),
       memory_(reactor, means.budget, means.account),
-      requests_(*this, channel_, memory_, *means.account) {}
+      requests_(*this, connection_, memory_, *means.account) {}
 
 void WorkerSession::serve(const std::weak_ptr<JobPort>& job) {
   job_ = job;
@@ -53,7 +53,7 @@ std::string WorkerSession::describe() const {
 
 void WorkerSession::end(const Error& reason, bool clean) {
   if (std::exchange(closed_, true)) return;
-  channel_.stop();
+  connection_.stop();
   if (rings_) rings_->stop();
   run_for(job_, "the end of a worker", [&] {
     if (const auto job = job_.lock()) job->worker_ended(*this, clean, reason);
@@ -97,7 +97,7 @@ Result<void> WorkerSession::on_hello(const ipc::Packet& packet) {
   if (auto ok = means_.account->take(Quota::kDescriptors, kWorkerDescriptors); !ok) return ok;
   hello_ = std::move(*hello);
   attached_ = true;
-  if (auto ok = channel_.watch_process(); !ok) return ok;
+  if (auto ok = connection_.watch_process(); !ok) return ok;
   if (!closed_) handler_.session_attached(*this);
   return {};
 }
@@ -121,14 +121,14 @@ Result<void> WorkerSession::welcome(const JobStart& start) {
   rings_ = std::move(*rings);
   const auto message = ipc::encode(welcome_message(start, daemon_epoch_), ipc::MessageKind::kWelcome,
                                    std::span<const std::string_view>{}, std::as_bytes(std::span(start.node_of_rank)));
-  if (auto ok = channel_.send(message, rings_->descriptors()); !ok) return ok;
+  if (auto ok = connection_.send(message, rings_->descriptors()); !ok) return ok;
   for (const WorkerLink& link : start.links.in_workers) {
     ipc::LinkMessage announced;
     announced.link = link.number;
     announced.encrypts = link.encrypts ? 1 : 0;
     const auto bytes = ipc::encode(announced, ipc::MessageKind::kLink,
                                    {link.spec.backend, link.spec.interface, link.spec.address, link.prefix});
-    if (auto ok = channel_.send(bytes); !ok) return ok;
+    if (auto ok = connection_.send(bytes); !ok) return ok;
   }
   return {};
 }
@@ -143,7 +143,7 @@ void WorkerSession::grant_arena(std::uint32_t group, std::uint64_t bytes, std::u
     if (!alive || closed_) return;
     if (arena) {
       const std::array<int, 1> descriptors{(*arena)->descriptor()};
-      auto sent = channel_.send(ipc::encode(message, ipc::MessageKind::kDeclared), descriptors);
+      auto sent = connection_.send(ipc::encode(message, ipc::MessageKind::kDeclared), descriptors);
       if (!sent) arena = tl::unexpected(sent.error());
     }
     granted(std::move(arena));
@@ -153,8 +153,7 @@ void WorkerSession::grant_arena(std::uint32_t group, std::uint64_t bytes, std::u
 
 void WorkerSession::complete(const shm::Record& record) {
   if (rings_) rings_->complete(record);
-  if (record.kind() == shm::RecordKind::kOperationDone)
-    requests_.ended(record.as<shm::OperationDoneRecord>().operation);
+  if (record.kind() == shm::RecordKind::kOperationDone) requests_.done(record.as<shm::OperationDoneRecord>().operation);
   if (record.kind() == shm::RecordKind::kReleased) requests_.released(record.as<shm::ReleasedRecord>().group);
 }
 
@@ -163,7 +162,7 @@ void WorkerSession::send_store_value(std::uint32_t request, const std::string& k
   ipc::StoreItem message;
   message.request = request;
   const std::string_view texts[] = {key};
-  if (auto ok = channel_.send(ipc::encode(message, ipc::MessageKind::kStoreValue, texts, value)); !ok)
+  if (auto ok = connection_.send(ipc::encode(message, ipc::MessageKind::kStoreValue, texts, value)); !ok)
     close(ok.error().in(describe()));
 }
 
@@ -171,7 +170,7 @@ Result<void> WorkerSession::on_command(const ipc::Packet& packet) {
   if (attached_) return fail(ErrorKind::kViolation, "a worker wants to command a job");
   const auto answer = answer_command(packet, peer().uid, handler_);
   if (!answer) return tl::unexpected(answer.error());
-  return channel_.send(*answer);
+  return connection_.send(*answer);
 }
 
 Result<void> WorkerSession::send_status() {
@@ -184,7 +183,7 @@ Result<void> WorkerSession::send_status() {
     const std::string_view piece = std::string_view(text).substr(at, ipc::kMaxTextBytes);
     packets.push_back(ipc::encode(message, ipc::MessageKind::kText, {piece}));
   }
-  return channel_.send_all(std::move(packets));
+  return connection_.send_all(std::move(packets));
 }
 
 }  // namespace deft::daemon

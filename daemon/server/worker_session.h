@@ -3,7 +3,7 @@
 //   auto session = std::make_shared<WorkerSession>(reactor, {budget, account}, handler, std::move(socket), daemon_epoch);
 //   run_for(session, "a new client", [&] { session->start(); });   // exceptions of its callbacks end the session only
 //
-// The parts: WorkerChannel (socket, process), WorkerRequests (table of messages), WorkerMemory (rings, arenas, staging
+// The parts: WorkerConnection (socket, process), WorkerRequests (table of messages), WorkerMemory (rings, arenas, staging
 // buffers), RingPump (the records of the rings, once the job runs). Everything that the worker sends is checked; whatever a worker
 // does wrong ends its own session only. Identity comes from the kernel; death is the socket's end or the pidfd. Reactor
 // thread only.
@@ -18,7 +18,7 @@
 #include "daemon/node/worker_port.h"
 #include "daemon/server/job_commands.h"
 #include "daemon/server/ring_pump.h"
-#include "daemon/server/worker_channel.h"
+#include "daemon/server/worker_connection.h"
 #include "daemon/server/worker_memory.h"
 #include "daemon/server/worker_requests.h"
 
@@ -47,7 +47,7 @@ class WorkerSession final : public WorkerPort,
   WorkerSession(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
                 std::uint64_t daemon_epoch);
 
-  Result<void> start() { return channel_.start(); }  // begins to listen; an error: the descriptor table is full
+  Result<void> start() { return connection_.start(); }  // begins to listen; an error: the descriptor table is full
 
   void serve(const std::weak_ptr<JobPort>& job) override;
   void make_rings(RingsMade made) override;
@@ -55,15 +55,15 @@ class WorkerSession final : public WorkerPort,
   void grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted granted) override;
   void complete(const shm::Record& record) override;
   void send_error(const Error& error, std::uint64_t operation) override {
-    channel_.send_error(error, operation);
-    requests_.ended(operation);
+    connection_.send_error(error, operation);
+    requests_.done(operation);
   }
   void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) override;
   void close(const Error& reason) override { end(reason, false); }
   void callback_failed(const Error& error) override { drop(error); }
 
   [[nodiscard]] const WorkerHello& hello() const override { return hello_; }
-  [[nodiscard]] const ipc::PeerIdentity& peer() const override { return channel_.peer(); }
+  [[nodiscard]] const ipc::PeerIdentity& peer() const override { return connection_.peer(); }
   [[nodiscard]] bool closed() const { return closed_; }
   [[nodiscard]] std::string describe() const override;
 
@@ -79,7 +79,7 @@ class WorkerSession final : public WorkerPort,
   const Means means_;
   SessionHandler& handler_;
   const std::uint64_t daemon_epoch_;
-  WorkerChannel channel_;
+  WorkerConnection connection_;
   WorkerMemory memory_;
   WorkerRequests requests_;
   std::unique_ptr<RingPump> rings_;  // null: the job does not run yet

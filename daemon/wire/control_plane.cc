@@ -191,13 +191,13 @@ void ControlPlane::send(const Peer& peer, const std::string& message) {
   try {
     const auto dealer = dealers_.find(peer);
     if (dealer != dealers_.end()) {
-      if (!dealer->second.socket.send(zmq::buffer(message), zmq::send_flags::dontwait)) tell_stuck(peer);
+      if (!dealer->second.socket.send(zmq::buffer(message), zmq::send_flags::dontwait)) report_stuck(peer);
       return;
     }
     if (router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait))
       router_.send(zmq::buffer(message), zmq::send_flags::dontwait);
     else
-      tell_stuck(peer);
+      report_stuck(peer);
   } catch (const zmq::error_t& error) {
     if (const auto left_out = lines_.unsent.admit(reactor_.now_us()))
       LOG(WARNING) << "a control message could not be sent: " << error.what() << RateLimit::describe(*left_out);
@@ -205,7 +205,7 @@ void ControlPlane::send(const Peer& peer, const std::string& message) {
 }
 
 // The order of messages has a gap from here on. Later, because whoever sends is in the middle of something.
-void ControlPlane::tell_stuck(const Peer& peer) {
+void ControlPlane::report_stuck(const Peer& peer) {
   reactor_.post(
       [this, peer] {
         if (on_stuck) on_stuck(peer);

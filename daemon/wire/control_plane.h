@@ -74,7 +74,7 @@ class ControlPlane final : public ControlPort {
   static void set_up(zmq::socket_t& socket);
   void resolve(const Peer& peer, uid_t user, const std::string& host, const std::string& port);
   void watch(zmq::socket_t& socket);
-  void tell_stuck(const Peer& peer);
+  void report_stuck(const Peer& peer);
   bool drain();  // all sockets; true: something was received
   bool drain_router();
   struct Dealer {

@@ -32,7 +32,7 @@ TEST(FailureDetector, NamesThePeerThatFellSilentAndForHowLong) {
 
 TEST(FailureDetector, SaysThatNobodyIsHeardIfAllOthersAreSilentToo) {
   FailureDetector detector(kLimits, 4, 0);
-  detector.ended(3);  // its silence says nothing
+  detector.done(3);  // its silence says nothing
   for (const std::size_t peer : {1, 2}) detector.heard(peer, 100);
   detector.heard(2, 200);
   EXPECT_TRUE(detector.check(601, 0)->hears_nobody);
@@ -62,7 +62,7 @@ TEST(FailureDetector, DoesNotTakeItsOwnSilenceForALoss) {
 
 TEST(FailureDetector, DoesNotTakeTheSilenceOfAPeerThatEndedForALoss) {
   FailureDetector detector(kLimits, 1, 0);
-  detector.ended(0);
+  detector.done(0);
   EXPECT_FALSE(detector.check(10'000));
 }
 
@@ -93,7 +93,7 @@ TEST(FailureDetector, BlamesNobodyIfAllAnswer) {
 
 TEST(FailureDetector, BlamesALinkOfTheWorkersOnAPeerWhoseWorkersHaveEnded) {
   FailureDetector detector(kLimits, 2, 0);
-  detector.ended(1);
+  detector.done(1);
   detector.suspect(kBroken, 100, Broken::kWorkersLink);
   for (const std::size_t peer : {0, 1}) detector.heard(peer, 120);
   EXPECT_FALSE(detector.check(149));
@@ -106,7 +106,7 @@ TEST(FailureDetector, BlamesALinkOfTheWorkersOnAPeerWhoseWorkersHaveEnded) {
 // Its daemon keeps its links for the others.
 TEST(FailureDetector, DoesNotBlameAPeerWhoseWorkersHaveEndedWhileItsDaemonAnswers) {
   FailureDetector detector(kLimits, 2, 0);
-  detector.ended(1);
+  detector.done(1);
   for (const std::size_t peer : {0, 1}) detector.heard(peer, 90);
   detector.suspect(kBroken, 100);
   for (const std::size_t peer : {0, 1}) detector.heard(peer, 120);
@@ -116,7 +116,7 @@ TEST(FailureDetector, DoesNotBlameAPeerWhoseWorkersHaveEndedWhileItsDaemonAnswer
 
 TEST(FailureDetector, BlamesASuspicionOnAPeerWhoseDaemonHasEndedWithItsWorkers) {
   FailureDetector detector(kLimits, 2, 0);
-  detector.ended(1);
+  detector.done(1);
   for (const std::size_t peer : {0, 1}) detector.heard(peer, 90);
   detector.suspect(kBroken, 100);
   detector.heard(0, 120);
@@ -124,7 +124,7 @@ TEST(FailureDetector, BlamesASuspicionOnAPeerWhoseDaemonHasEndedWithItsWorkers) 
   EXPECT_EQ(detector.check(200)->cause, Cause::kEnded);
 
   FailureDetector later(kLimits, 2, 0);
-  later.ended(1);
+  later.done(1);
   later.heard(0, 1000);
   EXPECT_FALSE(later.check(1000));
   later.suspect(kBroken, 1000);

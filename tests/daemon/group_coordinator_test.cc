@@ -102,7 +102,7 @@ TEST(GroupCoordinator, KnowsItsOwnLaunchesUntilTheyHaveFinished) {
 
 TEST(GroupCoordinator, ALinkThatIsLostWhenTheGroupIsAgreedIsNeverChosen) {
   Group world;
-  ASSERT_TRUE(world.links.lose({1, 0, {ErrorKind::kLost, "cut", "", {}}}, true, 0));
+  ASSERT_TRUE(world.links.remove({1, 0, {ErrorKind::kLost, "cut", "", {}}}, true, 0));
   world.agree();
   world.group.bucket_ready(0, 0, 0);
   const auto order = world.group.take_launches(world.links, 0);

@@ -19,12 +19,12 @@ wire::NodeProgress at(std::vector<wire::NodeProgress::Link> reached) { return {s
 
 TEST(LinkFailover, TheFastestOtherLinkStandsInFromWhereTheSlowestNodeIs) {
   LinkFailover failover(links({"gloo:eth0", "gloo:eth1", "gloo:eth2"}), 2, kTiming);
-  const auto lost = failover.lose({1, 0, kCut}, true, 0);
+  const auto lost = failover.remove({1, 0, kCut}, true, 0);
   ASSERT_TRUE(lost && *lost);
   EXPECT_TRUE((*lost)->first);
   EXPECT_EQ((*lost)->by, 2U);
   EXPECT_EQ((*lost)->stop.link, 1U);
-  EXPECT_FALSE(*failover.lose({1, 0, kCut}, true, 0)) << "another node tells the same";
+  EXPECT_FALSE(*failover.remove({1, 0, kCut}, true, 0)) << "another node tells the same";
   EXPECT_FALSE(failover.stopped(1, {1, 0, 17})) << "one node may still touch its gradients";
   const auto replaced = failover.stopped(0, {1, 0, 12});
   ASSERT_TRUE(replaced);
@@ -32,14 +32,14 @@ TEST(LinkFailover, TheFastestOtherLinkStandsInFromWhereTheSlowestNodeIs) {
   EXPECT_EQ(replaced->by, 2U);
   EXPECT_EQ(replaced->from, 12U);
   EXPECT_EQ(failover.epochs(), (std::vector<std::uint32_t>{0, 1, 0}));
-  EXPECT_FALSE(*failover.lose({1, 0, kCut}, true, 0)) << "of the epoch before: late news";
+  EXPECT_FALSE(*failover.remove({1, 0, kCut}, true, 0)) << "of the epoch before: late news";
 }
 
 TEST(LinkFailover, AReplacementThatFailsIsReplacedByAnother) {
   LinkFailover failover(links({"gloo:eth0", "gloo:eth1", "gloo:eth2"}), 1 + 1, kTiming);
-  ASSERT_TRUE(failover.lose({0, 0, kCut}, true, 0));
+  ASSERT_TRUE(failover.remove({0, 0, kCut}, true, 0));
   for (const std::size_t node : {0, 1}) failover.stopped(node, {0, 0, 0});
-  const auto again = failover.lose({0, 1, kCut}, true, 0);
+  const auto again = failover.remove({0, 1, kCut}, true, 0);
   ASSERT_TRUE(again && *again);
   EXPECT_FALSE((*again)->first);
   EXPECT_EQ((*again)->by, 1U) << "not the one that stood in before";
@@ -47,18 +47,18 @@ TEST(LinkFailover, AReplacementThatFailsIsReplacedByAnother) {
 
 TEST(LinkFailover, NoLinkStandsInForTheLastOneOrWhenANodeIsGone) {
   LinkFailover one(links({"gloo:eth0", "nccl"}), 2, kTiming);
-  EXPECT_EQ(one.lose({0, 0, kCut}, true, 0).error().what, kCut.what) << "workers run the other one";
+  EXPECT_EQ(one.remove({0, 0, kCut}, true, 0).error().what, kCut.what) << "workers run the other one";
   LinkFailover two(links({"gloo:eth0", "gloo:eth1"}), 2, kTiming);
-  EXPECT_FALSE(two.lose({0, 0, kCut}, false, 0));
+  EXPECT_FALSE(two.remove({0, 0, kCut}, false, 0));
   LinkFailover alone(links({"gloo:eth0", "gloo:eth1"}), 1, kTiming);
-  EXPECT_FALSE(alone.lose({0, 0, kCut}, true, 0));
+  EXPECT_FALSE(alone.remove({0, 0, kCut}, true, 0));
 }
 
 TEST(LinkFailover, CollectivesTakeTheLinksInTurnButForThoseThatAreLost) {
   LinkFailover failover(links({"gloo:eth0", "nccl", "gloo:eth1"}), 2, kTiming);
   EXPECT_EQ(failover.next_for_collective(), 0U);
   EXPECT_EQ(failover.next_for_collective(), 2U);
-  ASSERT_TRUE(failover.lose({2, 0, kCut}, true, 0));
+  ASSERT_TRUE(failover.remove({2, 0, kCut}, true, 0));
   EXPECT_EQ(failover.next_for_collective(), 0U);
   EXPECT_EQ(failover.next_for_collective(), 0U);
   EXPECT_FALSE(failover.measure(2, 1000, 10, false)) << "what is lost keeps its last estimate";
@@ -122,7 +122,7 @@ TEST(LinkFailover, ANodeThatDoesNotReportIsNoStallOfTheLink) {
 
 TEST(LinkFailover, ANodeThatDoesNotStopTheLinkIsTheEnd) {
   LinkFailover failover(links({"gloo:eth0", "gloo:eth1"}), 2, kTiming);
-  ASSERT_TRUE(failover.lose({1, 0, kCut}, true, 0));
+  ASSERT_TRUE(failover.remove({1, 0, kCut}, true, 0));
   failover.stopped(0, {1, 0, 0});
   EXPECT_TRUE(failover.watch(kTiming.timeout_us / 2));
   EXPECT_EQ(failover.watch(kTiming.timeout_us / 2 + 1).error().what, kCut.what);

@@ -270,7 +270,7 @@ TEST_F(Links, TheLeaderIsToldWhenMuchIsFinished) {
   EXPECT_EQ(events.due, 0);
   drivers.drivers[0]->done(1, 1);
   EXPECT_EQ(events.due, 1);
-  recovery.tell_progress();
+  recovery.report_progress();
   const auto told = leader.all<wire::NodeProgress>();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].links[0].finished_below, 2u);
@@ -283,9 +283,9 @@ TEST_F(Links, WhatAReplacementGotBeforeItIsOpenHasNotStarted) {
   EXPECT_FALSE(recovery.poll());
   ASSERT_TRUE(recovery.replace({0, 1, 1, 0}));
   ASSERT_EQ(drivers.drivers[0]->started, (std::vector<std::uint64_t>{0, 2}));
-  recovery.tell_progress();
+  recovery.report_progress();
   drivers.drivers[0]->opened();
-  recovery.tell_progress();
+  recovery.report_progress();
   const auto told = leader.all<wire::NodeProgress>();
   ASSERT_EQ(told.size(), 2u);
   EXPECT_EQ(told[0].links[0].finished_below, 0u);
@@ -295,16 +295,16 @@ TEST_F(Links, WhatAReplacementGotBeforeItIsOpenHasNotStarted) {
 
 TEST_F(Links, TheOnlyOneThatDaemonsRunCannotBeLost) {
   open();
-  EXPECT_TRUE(links.can_lose(0));
+  EXPECT_TRUE(links.can_remove(0));
   drivers.in_daemon = false;
-  EXPECT_FALSE(links.can_lose(0)) << "the workers run it";
+  EXPECT_FALSE(links.can_remove(0)) << "the workers run it";
   FakeNode alone({{"gloo", "eth0", "10.0.0.1"}});
   FakeDrivers one;
   LinkSet single(
       alone.members, alone.view, gradients, collectives,
       [&](DriverRequest request) { return std::make_unique<FakeDriver>(one, std::move(request)); }, events);
   single.open();
-  EXPECT_FALSE(single.can_lose(0));
+  EXPECT_FALSE(single.can_remove(0));
   LinkRecovery none(single, leader, "job", "hosta");
   EXPECT_FALSE(none.failed(0, {ErrorKind::kLost, "cut", "", {}}));
   EXPECT_TRUE(leader.sent.empty());

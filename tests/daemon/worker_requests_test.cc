@@ -53,8 +53,8 @@ class WorkerRequestsTest : public ::testing::Test {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     far_ = ipc::MessageSocket(Descriptor(ends[0]));
-    channel_.emplace(reactor_, ipc::MessageSocket(Descriptor(ends[1])), nullptr, WorkerChannel::Events{});
-    requests_.emplace(worker_, *channel_, memory_, *account_);
+    connection_.emplace(reactor_, ipc::MessageSocket(Descriptor(ends[1])), nullptr, WorkerConnection::Events{});
+    requests_.emplace(worker_, *connection_, memory_, *account_);
     requests_->serve(job_);
   }
   template <typename Message>
@@ -112,7 +112,7 @@ class WorkerRequestsTest : public ::testing::Test {
   WorkerMemory memory_{reactor_, budget_, account_};
   std::shared_ptr<FakeJob> job_ = std::make_shared<FakeJob>();
   ipc::MessageSocket far_;
-  std::optional<WorkerChannel> channel_;
+  std::optional<WorkerConnection> connection_;
   std::optional<WorkerRequests> requests_;
 };
 
@@ -218,9 +218,9 @@ TEST_F(WorkerRequestsTest, AUserHasSoManyCollectivesUnderWayAndNoMore) {
   EXPECT_EQ(worker_.errors[0].first.what, "user 7 has 3 collectives under way and may have 3; 1 more were asked for");
   EXPECT_NE(worker_.errors[0].first.fix.find("operations in the option user_limits"), std::string::npos);
   EXPECT_EQ(job_->requested.size(), 3u);
-  requests_->ended(12);
-  requests_->ended(12);
-  requests_->ended(99);
+  requests_->done(12);
+  requests_->done(12);
+  requests_->done(99);
   EXPECT_TRUE(reduce(15));
   EXPECT_EQ(job_->requested.size(), 4u);
 }

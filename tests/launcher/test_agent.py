@@ -38,7 +38,7 @@ def quiet_agent(monkeypatch, tmp_path):
     monkeypatch.setattr(agent.wire.Lines, "__init__", keep_input_blocking(agent.wire.Lines.__init__, ours))
     made = agent.Agent()
     events = []
-    made.tell = lambda event, **fields: events.append((event, fields))
+    made.report = lambda event, **fields: events.append((event, fields))
     with ours, launcher:
         yield made, events
         made.going = True

@@ -116,7 +116,7 @@ class Agent:
         self.asked = False  # a signal has told the workers to end, and they may be saving what they have
         self.meeting = reserved_port()  # where torch.distributed's rank 0 may listen, if it runs here
 
-    def tell(self, event: str, **fields) -> None:
+    def report(self, event: str, **fields) -> None:
         data = wire.encode({"event": event, **fields})
         try:
             while data:
@@ -124,8 +124,8 @@ class Agent:
         except OSError:
             self.going = True  # nobody listens any more
 
-    def tell_ready(self, listen: str, **fields) -> None:
-        self.tell("ready", listen=listen, meeting_port=self.meeting.getsockname()[1], **fields)
+    def report_ready(self, listen: str, **fields) -> None:
+        self.report("ready", listen=listen, meeting_port=self.meeting.getsockname()[1], **fields)
 
     # --- the daemon
 
@@ -160,10 +160,10 @@ class Agent:
             return
         if status is not None:
             self.socket = status["socket"]
-            self.tell_ready(reachable_place(status["listen"], plan), private=False)
+            self.report_ready(reachable_place(status["listen"], plan), private=False)
             return
         self.folder = Path(tempfile.mkdtemp(prefix="deftrun-"))
-        self.tell("folder", folder=str(self.folder))
+        self.report("folder", folder=str(self.folder))
         self.socket = str(self.folder / "deftd.sock")
         if len(os.fsencode(self.socket)) > LONGEST_SOCKET:
             raise RuntimeError(
@@ -174,7 +174,7 @@ class Agent:
         for attempt in range(1, PORT_TRIES + 1):
             listen = f"{address}:{free_port(address)}"
             if self.start_daemon(listen):
-                self.tell_ready(listen, private=True)
+                self.report_ready(listen, private=True)
                 return
             if self.going:
                 return
@@ -267,9 +267,9 @@ class Agent:
     def pass_on(self, child: Child, output: wire.Lines) -> None:
         for text in child.read(output):
             if child.rank is None:
-                self.tell("log", text=text)
+                self.report("log", text=text)
             else:
-                self.tell("output", rank=child.rank, error=output is child.outputs[1], text=text)
+                self.report("output", rank=child.rank, error=output is child.outputs[1], text=text)
 
     def reap(self) -> None:
         """Reports the children that ended, after all that they wrote."""
@@ -281,9 +281,9 @@ class Agent:
             child.reported = True
             status = child.process.returncode
             if child.rank is not None:
-                self.tell("exit", rank=child.rank, status=status, tail=child.tail)
+                self.report("exit", rank=child.rank, status=status, tail=child.tail)
             elif not self.going:
-                self.tell("failed", what=f"its deftd {wire.exit_text(status)}", tail=child.tail)
+                self.report("failed", what=f"its deftd {wire.exit_text(status)}", tail=child.tail)
 
     def handle(self, message: dict) -> None:
         action = message.get("do")
@@ -366,7 +366,7 @@ def main() -> int:
     try:
         agent.run()
     except Exception as error:
-        agent.tell("failed", what=str(error) or repr(error), tail=[])
+        agent.report("failed", what=str(error) or repr(error), tail=[])
         agent.going = True
     finally:
         agent.end()

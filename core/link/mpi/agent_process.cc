@@ -137,7 +137,7 @@ Result<void> AgentProcess::launch(const std::string& program, const AgentArgumen
 AgentProcess::~AgentProcess() {
   if (pid_ < 0) return;
   data_.reset();
-  if (!connected_) tell(ControlKind::kStop, {});
+  if (!connected_) send(ControlKind::kStop, {});
   shutdown(control_.get(), SHUT_WR);
   const TimeUs until = MonotonicClock::now() + kFarewellUs;
   while (hear(until)) continue;
@@ -146,16 +146,16 @@ AgentProcess::~AgentProcess() {
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) continue;
 }
 
-bool AgentProcess::tell_all(ControlKind part, ControlKind last, std::string_view content) {
+bool AgentProcess::send_in_parts(ControlKind part, ControlKind last, std::string_view content) {
   constexpr std::size_t kMost = kMaxControlBytes - 1;
   for (; content.size() > kMost; content.remove_prefix(kMost))
-    if (!tell(part, content.substr(0, kMost))) return false;
-  return tell(last, content);
+    if (!send(part, content.substr(0, kMost))) return false;
+  return send(last, content);
 }
 
-bool AgentProcess::tell(ControlKind kind, std::string_view content) {
+bool AgentProcess::send(ControlKind kind, std::string_view content) {
   const std::string message = static_cast<char>(kind) + std::string(content);
-  return send(control_.get(), message.data(), message.size(), MSG_NOSIGNAL) >= 0;
+  return ::send(control_.get(), message.data(), message.size(), MSG_NOSIGNAL) >= 0;
 }
 
 std::optional<AgentProcess::Message> AgentProcess::hear(TimeUs deadline_us) {

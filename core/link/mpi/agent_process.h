@@ -47,9 +47,9 @@ class AgentProcess {
   [[nodiscard]] std::byte* slots() const { return slots_.data(); }
 
   // False when the helper has ended.
-  bool tell(ControlKind kind, std::string_view content);
+  bool send(ControlKind kind, std::string_view content);
   // Content of any length: as many messages of the kind `part` as it takes, and one of the kind `last`.
-  bool tell_all(ControlKind part, ControlKind last, std::string_view content);
+  bool send_in_parts(ControlKind part, ControlKind last, std::string_view content);
   // The next control message by the deadline; none when there is no more.
   std::optional<Message> hear(TimeUs deadline_us);
 

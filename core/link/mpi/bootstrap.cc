@@ -68,7 +68,7 @@ Result<std::uint32_t> Bootstrap::connect(AgentProcess& helper) {
   if (auto met = meet_others(*version); !met) return tl::unexpected(met.error());
   connected_.assign(group_.nodes, false);
   connected_[group_.node] = true;
-  helper.tell(ControlKind::kStart, {});
+  helper.send(ControlKind::kStart, {});
   auto tag_limit = await_connections(helper);
   if (tag_limit) helper.connected();
   return tag_limit;
@@ -125,7 +125,7 @@ Result<void> Bootstrap::serve_helper(AgentProcess& helper) {
   if (message->kind != ControlKind::kFence) return {};
   const auto all = exchange(message->content);
   if (!all) return tl::unexpected(all.error());
-  if (!helper.tell_all(ControlKind::kFencedPart, ControlKind::kFenced, *all))
+  if (!helper.send_in_parts(ControlKind::kFencedPart, ControlKind::kFenced, *all))
     return tl::unexpected(helper_ended(helper, "ended"));
   return {};
 }

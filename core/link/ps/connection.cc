@@ -51,7 +51,7 @@ void ServerConnection::push(PsHeader header, std::span<const std::byte> recipe, 
   ++unanswered_;
 }
 
-void ServerConnection::tell_taken() {
+void ServerConnection::report_taken() {
   const std::uint64_t untold = taken_ - told_;
   if (ended_ || untold < kAnswersAhead / 2 || untold + unanswered_ <= kAnswersAhead) return;
   PsHeader header;

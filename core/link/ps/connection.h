@@ -29,7 +29,7 @@ class ServerConnection {
   // The data is not copied: it must stay until the answer has come or the connection is closed.
   void push(PsHeader header, std::span<const std::byte> recipe, std::span<std::byte> data);
   // Tells the server how many results were taken since the last push, if the server may wait for that.
-  void tell_taken();
+  void report_taken();
 
   // Takes one message, if there is one. kResult is for the caller; all others are dealt with here.
   struct Message {

@@ -270,7 +270,7 @@ Result<void> Engine::move_on() {
     if (auto ok = look_after(route); !ok) return ok;
     if (route.connection->unanswered() < before)
       if (auto ok = push_what_fits(route); !ok) return ok;
-    route.connection->tell_taken();
+    route.connection->report_taken();
   }
   return {};
 }

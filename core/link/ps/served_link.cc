@@ -98,7 +98,7 @@ Result<void> ServedLink::join(std::uint32_t node, std::uint32_t nodes) {
   members_[node] = {};
   members_[node].here = true;
   ++present_;
-  tell_present();
+  report_presence();
   if (present_ < nodes_) return {};
   started_ = true;
   PsHeader header;
@@ -115,7 +115,7 @@ bool ServedLink::is_here(std::uint32_t node) const {
   return member != members_.end() && member->second.here;
 }
 
-void ServedLink::tell_present() {
+void ServedLink::report_presence() {
   PsHeader header;
   header.kind = Kind::kPresent;
   zmq::message_t present(nodes_);
@@ -132,7 +132,7 @@ void ServedLink::leave(std::uint32_t node) {
   if (!is_here(node)) return;
   members_[node].here = false;
   --present_;
-  if (!started_) return tell_present();
+  if (!started_) return report_presence();
   fail_all({ErrorKind::kLost, name_of(node) + " has closed its link or died", "see the log of " + name_of(node), {}});
 }
 

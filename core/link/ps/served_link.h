@@ -74,7 +74,7 @@ class ServedLink {
   static void note(Member& member, const Key& key);
   void refuse(std::uint32_t node, const std::string& wrong);
   void fail_all(const Error& error);
-  void tell_present();
+  void report_presence();
 
   const std::uint32_t nodes_;
   Send send_;

@@ -31,11 +31,11 @@ namespace {
 constexpr int kWords = 9;          // of the command line
 constexpr int kFarewellMs = 2000;  // the MPI process ends by itself well before
 
-void tell(int fd, ControlKind kind, const char* data, std::size_t bytes) {
+void send(int fd, ControlKind kind, const char* data, std::size_t bytes) {
   std::vector<char> message(bytes + 1);
   message[0] = static_cast<char>(kind);
   if (bytes > 0) std::memcpy(message.data() + 1, data, bytes);
-  if (send(fd, message.data(), message.size(), MSG_NOSIGNAL) < 0) std::perror("deft-mpi: cannot tell the daemon");
+  if (::send(fd, message.data(), message.size(), MSG_NOSIGNAL) < 0) std::perror("deft-mpi: cannot tell the daemon");
 }
 
 // The daemon may have descriptors that are not its children's.
@@ -93,7 +93,7 @@ int serve(const AgentArguments& arguments, pid_t mpi, int children_fd) {
     int status = 0;
     if (waitpid(mpi, &status, WNOHANG) == mpi) {
       const std::string how = how_it_ended(status);
-      tell(arguments.control_fd, ControlKind::kEnded, how.data(), how.size());
+      send(arguments.control_fd, ControlKind::kEnded, how.data(), how.size());
       return 0;
     }
     if (waits[1].revents == 0) continue;
@@ -114,13 +114,13 @@ int run_helper(const AgentArguments& arguments, char** command_line) {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> version{};
   int length = 0;
   MPI_Get_library_version(version.data(), &length);
-  tell(arguments.control_fd, ControlKind::kHello, version.data(), std::strlen(version.data()));
+  send(arguments.control_fd, ControlKind::kHello, version.data(), std::strlen(version.data()));
   char start = 0;
   if (recv(arguments.control_fd, &start, 1, 0) != 1 || start != static_cast<char>(ControlKind::kStart)) return 0;
   const int children_fd = children_ending();  // before PMIx starts threads, which inherit the mask
   const int control = arguments.control_fd;
   const std::string problem = PmixServer::start(
-      arguments, [control](const char* data, std::size_t bytes) { tell(control, ControlKind::kFence, data, bytes); });
+      arguments, [control](const char* data, std::size_t bytes) { send(control, ControlKind::kFence, data, bytes); });
   if (!problem.empty()) {
     std::fprintf(stderr, "%s\n", problem.c_str());
     return 1;

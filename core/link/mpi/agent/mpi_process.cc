@@ -99,7 +99,7 @@ class MpiProcess {
   void report_lost();
   void check(int status, std::uint32_t peer, const char* what);
   void fail(std::uint32_t peer);
-  bool tell_daemon();
+  bool report_to_daemon();
   void nap(bool watch_daemon);
   void say_farewell();
   [[nodiscard]] bool is_idle() const;
@@ -248,7 +248,7 @@ void MpiProcess::report_lost() {
 }
 
 // False when the daemon has left.
-bool MpiProcess::tell_daemon() {
+bool MpiProcess::report_to_daemon() {
   if (news_.empty()) return true;
   const std::size_t count = std::min(news_.size(), kMaxRecords);
   const bool told = send(arguments_.data_fd, news_.data(), count * sizeof(News), MSG_NOSIGNAL) > 0;
@@ -291,14 +291,14 @@ int MpiProcess::run() {
     const bool commanded = take_commands();
     const bool moved = test();
     report_lost();
-    if (!tell_daemon()) break;
+    if (!report_to_daemon()) break;
     if (commanded || moved) {
       last_moved_ = now_us();
     } else {
       nap(true);
     }
   }
-  tell_daemon();
+  report_to_daemon();
   say_farewell();
   return failed_ ? 1 : 0;
 }

@@ -1,5 +1,5 @@
 // A worker's socket: what a client puts into it never makes the event loop wait.
-#include "daemon/server/worker_channel.h"
+#include "daemon/server/worker_connection.h"
 #include "core/base/descriptor.h"
 
 #include <arpa/inet.h>
@@ -41,21 +41,21 @@ struct Lingering {
   Descriptor listener, sender;
 };
 
-struct WorkerChannelTest : ::testing::Test {
+struct WorkerConnectionTest : ::testing::Test {
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     client = Descriptor(ends[0]);
     ipc::MessageSocket own{Descriptor(ends[1])};
     own.refuse_descriptors();
-    channel.emplace(reactor, std::move(own), nullptr,
-                    WorkerChannel::Events{[this](const ipc::Packet&) { ++packets; },
-                                          [this](const Error& error) {
-                                            errors.push_back(error);
-                                            channel->stop();
-                                          },
-                                          [this] { channel->stop(); }});
-    ASSERT_TRUE(channel->start());
+    connection.emplace(reactor, std::move(own), nullptr,
+                       WorkerConnection::Events{[this](const ipc::Packet&) { ++packets; },
+                                                [this](const Error& error) {
+                                                  errors.push_back(error);
+                                                  connection->stop();
+                                                },
+                                                [this] { connection->stop(); }});
+    ASSERT_TRUE(connection->start());
   }
   void send(const std::string& text, int descriptor) {
     ipc::MessageSocket socket(std::move(client));
@@ -67,31 +67,31 @@ struct WorkerChannelTest : ::testing::Test {
 
   Reactor reactor;
   Descriptor client;
-  std::optional<WorkerChannel> channel;
+  std::optional<WorkerConnection> connection;
   int packets = 0;
   std::vector<Error> errors;
 };
 
-TEST_F(WorkerChannelTest, ADescriptorThatLingersHoldsNobodyUp) {
+TEST_F(WorkerConnectionTest, ADescriptorThatLingersHoldsNobodyUp) {
   Lingering tcp;
   send("before", -1);
   send("with a descriptor", tcp.sender.get());
   tcp.sender.reset();
   const TimeUs began_us = MonotonicClock::now();
   while (errors.empty()) reactor.run_once();
-  channel.reset();
+  connection.reset();
   EXPECT_EQ(packets, 1);
   EXPECT_NE(errors[0].what.find("descriptors came"), std::string::npos);
   EXPECT_LT(MonotonicClock::now() - began_us, kSoonUs);
 }
 
-TEST_F(WorkerChannelTest, AClientThatIsDroppedSeesTheEndAtOnce) {
+TEST_F(WorkerConnectionTest, AClientThatIsDroppedSeesTheEndAtOnce) {
   Lingering tcp;
   send("unread", tcp.sender.get());
   tcp.sender.reset();
   const TimeUs began_us = MonotonicClock::now();
-  channel->stop();
-  channel.reset();
+  connection->stop();
+  connection.reset();
   char byte = 0;
   // A reset, if the daemon's end has been closed by now, with what nobody has read.
   const auto got = recv(client.get(), &byte, 1, 0);

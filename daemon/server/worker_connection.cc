@@ -1,4 +1,4 @@
-#include "daemon/server/worker_channel.h"
+#include "daemon/server/worker_connection.h"
 
 #include <glog/logging.h>
 #include <sys/epoll.h>
@@ -19,13 +19,14 @@ constexpr std::size_t kMaxErrorBytes = 2000;  // of each of the three texts
 
 }  // namespace
 
-WorkerChannel::WorkerChannel(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<void> held, Events events)
+WorkerConnection::WorkerConnection(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<void> held,
+                                   Events events)
     : reactor_(reactor), socket_(std::move(socket)), held_(std::move(held)), events_(std::move(events)) {
   if (const auto peer = socket_.peer()) peer_ = *peer;
 }
 
 // Messages that were never read may hold descriptors whose closing takes as long as the client likes.
-WorkerChannel::~WorkerChannel() {
+WorkerConnection::~WorkerConnection() {
   stop();
   socket_.shut_down();
   const auto close = [socket = std::make_shared<ipc::MessageSocket>(std::move(socket_)), held = std::move(held_)] {
@@ -34,12 +35,12 @@ WorkerChannel::~WorkerChannel() {
   reactor_.offload(peer_.uid, close);
 }
 
-Result<void> WorkerChannel::start() {
+Result<void> WorkerConnection::start() {
   if (const auto peer = socket_.peer(); !peer) return tl::unexpected(peer.error());
   return reactor_.watch(socket_.descriptor(), EPOLLIN, [this](std::uint32_t events) { on_events(events); });
 }
 
-Result<void> WorkerChannel::watch_process() {
+Result<void> WorkerConnection::watch_process() {
   if (peer_.pid <= 0) return {};  // another process namespace
   process_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, peer_.pid, 0)));
   if (!process_.valid()) return {};
@@ -49,14 +50,14 @@ Result<void> WorkerChannel::watch_process() {
   });
 }
 
-void WorkerChannel::stop() {
+void WorkerConnection::stop() {
   if (stopped_) return;
   stopped_ = true;
   reactor_.unwatch(socket_.descriptor());
   if (process_.valid()) reactor_.unwatch(process_.get());
 }
 
-void WorkerChannel::read(int packets) {
+void WorkerConnection::read(int packets) {
   for (int i = 0; i < packets && !stopped_; ++i) {
     auto packet = socket_.try_receive();
     if (!packet) return events_.on_broken(packet.error());
@@ -66,20 +67,20 @@ void WorkerChannel::read(int packets) {
   }
 }
 
-void WorkerChannel::on_events(std::uint32_t events) {
+void WorkerConnection::on_events(std::uint32_t events) {
   if ((events & EPOLLOUT) != 0)
     if (auto ok = flush(); !ok) return events_.on_broken(ok.error());
   if ((events & ~std::uint32_t{EPOLLOUT}) != 0) read(kPacketsARound);
 }
 
-Result<void> WorkerChannel::send_all(std::deque<std::vector<std::byte>> packets) {
+Result<void> WorkerConnection::send_all(std::deque<std::vector<std::byte>> packets) {
   if (!rest_.empty()) return fail(ErrorKind::kViolation, "it asked again before it had read the answer");
   rest_ = std::move(packets);
   return flush();
 }
 
 // A full queue is waited for by EPOLLOUT.
-Result<void> WorkerChannel::flush() {
+Result<void> WorkerConnection::flush() {
   while (!rest_.empty()) {
     const auto sent = send(rest_.front());
     if (!sent && sent.error().kind != ErrorKind::kExhausted) return sent;
@@ -90,11 +91,11 @@ Result<void> WorkerChannel::flush() {
   return reactor_.watch(socket_.descriptor(), events, [this](std::uint32_t got) { on_events(got); });
 }
 
-Result<void> WorkerChannel::send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
+Result<void> WorkerConnection::send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
   return socket_.send(bytes, descriptors);
 }
 
-void WorkerChannel::send_error(const Error& error, std::uint64_t operation) {
+void WorkerConnection::send_error(const Error& error, std::uint64_t operation) {
   ipc::ErrorMessage message;
   message.error_kind = static_cast<std::uint32_t>(error.kind);
   message.operation = operation;

@@ -1,8 +1,8 @@
 // A worker's socket: packets in and out, who is at the other end, and the end of the worker's process.
 //
-//   WorkerChannel channel(reactor, std::move(socket), account, {on_packet, on_end});
-//   channel.start();            // the kernel says who it is; packets come from now on
-//   channel.watch_process();    // a forked child may hold the socket open after its parent's death
+//   WorkerConnection connection(reactor, std::move(socket), account, {on_packet, on_end});
+//   connection.start();            // the kernel says who it is; packets come from now on
+//   connection.watch_process();    // a forked child may hold the socket open after its parent's death
 //
 // Nothing comes after stop(). Reactor thread only.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace deft::daemon {
 
-class WorkerChannel {
+class WorkerConnection {
  public:
   struct Events {
     std::function<void(const ipc::Packet&)> on_packet;
@@ -29,10 +29,10 @@ class WorkerChannel {
   };
 
   // `held` is released when the socket is closed, which is some time after the end of this object.
-  WorkerChannel(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<void> held, Events events);
-  ~WorkerChannel();
-  WorkerChannel(const WorkerChannel&) = delete;
-  WorkerChannel& operator=(const WorkerChannel&) = delete;
+  WorkerConnection(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<void> held, Events events);
+  ~WorkerConnection();
+  WorkerConnection(const WorkerConnection&) = delete;
+  WorkerConnection& operator=(const WorkerConnection&) = delete;
 
   Result<void> start();          // an error: the descriptor table is full
   Result<void> watch_process();  // no error if the kernel does not show that process: the socket's end must do

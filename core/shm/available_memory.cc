@@ -1,4 +1,4 @@
-#include "core/shm/memory.h"
+#include "core/shm/available_memory.h"
 
 #include <algorithm>
 #include <fstream>

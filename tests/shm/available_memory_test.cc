@@ -1,4 +1,4 @@
-#include "core/shm/memory.h"
+#include "core/shm/available_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace deft::shm {
 namespace {
 
-class MemoryTest : public ::testing::Test {
+class AvailableMemoryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     char name[] = "/tmp/deft-memory-XXXXXX";
@@ -28,16 +28,16 @@ class MemoryTest : public ::testing::Test {
   std::string root_;
 };
 
-TEST_F(MemoryTest, TheMachineDecidesWhereNoGroupLimits) { EXPECT_EQ(available(), 2048u * 1024); }
+TEST_F(AvailableMemoryTest, TheMachineDecidesWhereNoGroupLimits) { EXPECT_EQ(available(), 2048u * 1024); }
 
-TEST_F(MemoryTest, AGroupLimitsWhatIsLeft) {
+TEST_F(AvailableMemoryTest, AGroupLimitsWhatIsLeft) {
   write("proc/self/cgroup", "0::/jobs/one\n");
   write("cgroup/jobs/one/memory.max", "1000000\n");
   write("cgroup/jobs/one/memory.current", "400000\n");
   EXPECT_EQ(available(), 600000u);
 }
 
-TEST_F(MemoryTest, AGroupAboveLimitsToo) {
+TEST_F(AvailableMemoryTest, AGroupAboveLimitsToo) {
   write("proc/self/cgroup", "0::/jobs/one\n");
   write("cgroup/jobs/one/memory.max", "max\n");
   write("cgroup/jobs/one/memory.current", "400000\n");
@@ -46,21 +46,21 @@ TEST_F(MemoryTest, AGroupAboveLimitsToo) {
   EXPECT_EQ(available(), 1000u);
 }
 
-TEST_F(MemoryTest, AFullGroupLeavesNothing) {
+TEST_F(AvailableMemoryTest, AFullGroupLeavesNothing) {
   write("proc/self/cgroup", "0::/\n");
   write("cgroup/memory.max", "1000\n");
   write("cgroup/memory.current", "2000\n");
   EXPECT_EQ(available(), 0u);
 }
 
-TEST_F(MemoryTest, TheOlderGroupsLimitToo) {
+TEST_F(AvailableMemoryTest, TheOlderGroupsLimitToo) {
   write("proc/self/cgroup", "7:cpu,cpuacct:/x\n5:memory:/x\n");
   write("cgroup/memory/x/memory.limit_in_bytes", "3000\n");
   write("cgroup/memory/x/memory.usage_in_bytes", "1000\n");
   EXPECT_EQ(available(), 2000u);
 }
 
-TEST_F(MemoryTest, UnknownIsNoLimit) {
+TEST_F(AvailableMemoryTest, UnknownIsNoLimit) {
   std::filesystem::remove_all(root_ + "/proc");
   EXPECT_EQ(available(), std::numeric_limits<std::uint64_t>::max());
 }
