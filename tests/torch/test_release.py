@@ -1,37 +1,17 @@
 """Gradients that nobody uses any more give their memory back, in this process and in the daemon."""
 
 import gc
-import time
-from pathlib import Path
 
 import deft.torch as hvd
 import pytest
 import torch
+from arena_memory import arenas, groups_left, settled
 from c10d_groups import close_group, open_group
 from deft import DeftError
-from deft._native import daemon_status
 from launching import free_port
 from small_models import assert_same_everywhere, batches, loss_of, make, own_share, parameters, wrapped
 
 COUNT = 50
-PATIENCE_S = 60
-
-
-def arenas():
-    """How many arenas this process has mapped."""
-    return sum("memfd:deft-arena" in line for line in Path("/proc/self/maps").read_text().splitlines())
-
-
-def settled(groups):
-    """The daemon's memory in bytes, when no more than so many groups of gradients are left on it."""
-    ends = time.monotonic() + PATIENCE_S
-    while True:
-        status = daemon_status()
-        left = sum(len(job["groups"]) for job in status["jobs"])
-        if left <= groups:
-            return status["memory_bytes"]
-        assert time.monotonic() < ends, f"{left} groups are left"
-        time.sleep(0.01)
 
 
 def train(model, optimizer, steps=2):
@@ -89,7 +69,7 @@ def collect_at_different_times(with_model):
         gc.collect()
     train(other, optimizer)
     hvd.allreduce(torch.ones(1), name="rank 0 has collected it")
-    assert sum(len(job["groups"]) for job in daemon_status()["jobs"]) == 2, "the other rank has not"
+    assert groups_left() == 2, "the other rank has not"
     hvd.allreduce(torch.ones(1), name="all have seen that")
     gc.enable()
     gc.collect()

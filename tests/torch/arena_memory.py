@@ -1,0 +1,27 @@
+"""The memory that groups of gradients take, as a worker of any framework sees it."""
+
+import time
+from pathlib import Path
+
+from deft._native import daemon_status
+
+PATIENCE_S = 60
+
+
+def arenas():
+    """How many arenas this process has mapped."""
+    return sum("memfd:deft-arena" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def groups_left():
+    """How many groups of gradients are left on the daemon."""
+    return sum(len(job["groups"]) for job in daemon_status()["jobs"])
+
+
+def settled(groups):
+    """The daemon's memory in bytes, when no more than so many groups of gradients are left on it."""
+    ends = time.monotonic() + PATIENCE_S
+    while (left := groups_left()) > groups:
+        assert time.monotonic() < ends, f"{left} groups are left"
+        time.sleep(0.01)
+    return daemon_status()["memory_bytes"]
