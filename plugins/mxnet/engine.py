@@ -54,7 +54,7 @@ _end_error.argtypes, _end_error.restype = [c_void_p], None
 
 _one_error_at_a_time = threading.Lock()  # MXNet keeps errors in a list without a lock
 _numbers = itertools.count(1)
-_starts = {}  # by number, until the engine has forgotten the operation
+_operations = {}  # (start, ended) by number, until the engine has forgotten the operation
 
 
 class _Done:
@@ -82,24 +82,28 @@ class _Done:
 def _start(_run_context, on_complete, number):
     done = _Done(on_complete.contents)
     try:
-        _starts[number](done)
+        _operations[number][0](done)
     except Exception as error:  # the engine's thread cannot raise; whoever waits for the arrays does
         done(error)
 
 
 @_FORGET
 def _forget(number):
-    _starts.pop(number, None)
+    _, ended = _operations.pop(number)
+    if ended is not None:
+        ended()
 
 
 def _handles(arrays):
     return (c_void_p * len(arrays))(*[array.handle for array in arrays]), len(arrays)
 
 
-def push(start, reads=(), writes=(), priority=0, name="deft"):
-    """`reads` and `writes`: NDArrays, each in one of the two lists. The engine prefers higher priorities."""
+def push(start, reads=(), writes=(), priority=0, name="deft", ended=None):
+    """`reads` and `writes`: NDArrays, each in one of the two lists. The engine prefers higher priorities.
+
+    ended() is called when the operation has ended, and also if an error of its arrays came instead."""
     number = next(_numbers)
-    _starts[number] = start
+    _operations[number] = start, ended
     mx.base.check_call(
         _push(
             _start,

@@ -9,6 +9,7 @@ The engine copies a gradient into the arena as soon as backward has written it, 
 
 import functools
 import threading
+import weakref
 
 import numpy as np
 from deft import DeftError
@@ -16,62 +17,39 @@ from deft._native import ELOST
 from deft.gradient_group import GradientGroup, GradientSpec
 from deft.process_sets import global_process_set
 from deft.reduce_op import Scaling
-from deft.world import depend
+from deft.world import depend, is_in_job
 
 from . import engine, join_watch
 from .importing import mxnet as mx
 
 
-class Exchange:
-    """`gradients` are in the order of their use in forward.
+class Sums:
+    """The gradients of a group, as the engine works on them.
 
-    The thread that trains owns it. All ranks of the set make it together, and push the same gradients in each step.
+    Its operations hold this. So an Exchange goes with the user's last reference, and a session that ends still waits
+    for the operations.
     """
 
-    def __init__(self, name, gradients, scaling=Scaling(), process_set=global_process_set):  # noqa: B008
+    def __init__(self, name, gradients, process_set):
         self.name = name
-        self._session = process_set.session()
-        self._group = GradientGroup(name, gradients, Scaling(), process_set)
-        self._names = [one.name for one in gradients]
-        self._scaling = scaling
-        self._views = [engine.view_of(view) for view in self._group.views]
-        self._averaged = mx.nd.zeros((1,))  # is written when all sums of a step are there
-        self._pushed = set()  # of the step that is being pushed
-        self._rounds_pushed = 0
+        self.session = process_set.session()
+        self.group = GradientGroup(name, gradients, Scaling(), process_set)
+        self.views = [engine.view_of(view) for view in self.group.views]
+        self.averaged = mx.nd.zeros((1,))  # is written when all sums of a step are there
+        self.pushed = set()  # of the step that is being pushed
         self._lock = threading.Lock()
         self._lost_round = -1  # the newest round with an error
-        depend(self, self._session)
+        depend(self, self.session)
 
-    def push(self, index, gradient, out, priority=0, loss_scale=1.0):
-        """loss_scale: what gradients of this step, and no other one, were multiplied by. What codecs leave out is added
-        to later gradients, so they travel without it; float16, which holds no small values, keeps it."""
-        if index in self._pushed:
-            missing = [name for place, name in enumerate(self._names) if place not in self._pushed]
-            raise mx.base.MXNetError(
-                f"the gradient {self._names[index]} comes a second time before {', '.join(missing[:5])} came in this "
-                "step: each step must bring the same gradients"
-            )
-        view = self._views[index]
-        scaling = self._scaling if view.dtype == np.float16 else self._scaling.unscaled(loss_scale)
-        write(gradient, view, scaling.before)
-        start = functools.partial(self._hand_over, index, self._rounds_pushed)
-        engine.push(start, [self._averaged], [view], priority, "deft_allreduce")
-        write(view, out, scaling.after)
-        self._pushed.add(index)
-        if len(self._pushed) == len(self._views):
-            self._pushed.clear()
-            self._rounds_pushed += 1
-            engine.push(self._end_step, self._views, [self._averaged], name="deft_step")
-
-    def _hand_over(self, index, number, done):
+    def hand_over(self, index, number, done):
         def summed(error):
-            join_watch.ended(self._session)
+            join_watch.ended(self.session)
             done(error if error is not None and self._is_first_error(number) else None)
 
-        join_watch.began(self._session)
+        join_watch.began(self.session)
         try:
-            self._group.ready(index)
-            self._group.when_summed(index, summed)
+            self.group.ready(index)
+            self.group.when_summed(index, summed)
         except Exception as error:
             summed(error)
 
@@ -85,32 +63,44 @@ class Exchange:
             self._lost_round = max(number, self._lost_round)
             return first
 
-    def _end_step(self, done):
-        self._group.end_round()
+    def end_step(self, done):
+        self.group.end_round()
         done()
 
     # ---- for join(), while the engine has nothing to do: as deft.joining.ZeroGradients says
 
     def join_begins(self):
-        self._pushed.clear()
-        self._group.join_begins()
+        self.pushed.clear()
+        self.group.join_begins()
 
     def rounds(self):
-        return self._group.rounds()
+        return self.group.rounds()
 
     def give_zeros(self):
-        self._group.give_zeros()
+        self.group.give_zeros()
 
-    # ---- the end of a session
+    # ---- the end
+
+    def retire(self):
+        """Nobody pushes gradients any more. The engine retires the group when all its work in the arena has ended.
+
+        It waits for nothing: a garbage collection may run on a thread of the engine."""
+        if self.group is not None and is_in_job():
+            arrays = [*self.views, self.averaged]
+            engine.push(lambda done: done(), writes=arrays, name="deft_retire", ended=self._retired)
+
+    def _retired(self):
+        if self.group is not None:
+            self.group.retire()
 
     def settle(self):
         """The session ends soon: the work of the engine in the arena ends first.
 
         Raises DeftError for an error that nobody has seen yet.
         """
-        engine.push(lambda done: done(), writes=self._views, name="deft_settle")  # waits for all that reads them
+        engine.push(lambda done: done(), writes=self.views, name="deft_settle")  # waits for all that reads them
         lost = None
-        for view in self._views:
+        for view in self.views:
             try:
                 view.wait_to_read()
             except mx.base.MXNetError as error:
@@ -122,8 +112,45 @@ class Exchange:
         """No update is ever held back."""
 
     def release(self):
-        """The arena goes."""
-        self._views = self._group = None
+        """The session ends, and the arena with it."""
+        self.views = self.group = None
+
+
+class Exchange:
+    """`gradients` are in the order of their use in forward.
+
+    The thread that trains owns it. All ranks of the set make it together, and push the same gradients in each step.
+    Its arena goes with the last reference to it, on each rank at another moment if it is part of a cycle.
+    """
+
+    def __init__(self, name, gradients, scaling=Scaling(), process_set=global_process_set):  # noqa: B008
+        self._sums = Sums(name, gradients, process_set)
+        self._names = [one.name for one in gradients]
+        self._scaling = scaling
+        self._rounds_pushed = 0
+        weakref.finalize(self, Sums.retire, self._sums).atexit = False
+
+    def push(self, index, gradient, out, priority=0, loss_scale=1.0):
+        """loss_scale: what gradients of this step, and no other one, were multiplied by. What codecs leave out is added
+        to later gradients, so they travel without it; float16, which holds no small values, keeps it."""
+        sums = self._sums
+        if index in sums.pushed:
+            missing = [name for place, name in enumerate(self._names) if place not in sums.pushed]
+            raise mx.base.MXNetError(
+                f"the gradient {self._names[index]} comes a second time before {', '.join(missing[:5])} came in this "
+                "step: each step must bring the same gradients"
+            )
+        view = sums.views[index]
+        scaling = self._scaling if view.dtype == np.float16 else self._scaling.unscaled(loss_scale)
+        write(gradient, view, scaling.before)
+        start = functools.partial(sums.hand_over, index, self._rounds_pushed)
+        engine.push(start, [sums.averaged], [view], priority, "deft_allreduce")
+        write(view, out, scaling.after)
+        sums.pushed.add(index)
+        if len(sums.pushed) == len(sums.views):
+            sums.pushed.clear()
+            self._rounds_pushed += 1
+            engine.push(sums.end_step, sums.views, [sums.averaged], name="deft_step")
 
 
 def write(source, target, factor=1.0):

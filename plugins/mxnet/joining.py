@@ -4,7 +4,7 @@ from deft import joining, world
 from deft.process_sets import global_process_set
 
 from .engine import mxnet_errors, wait_for_all
-from .exchange import Exchange
+from .exchange import Sums
 
 
 @mxnet_errors
@@ -16,5 +16,5 @@ def join():
     """
     session = global_process_set.session()
     wait_for_all()
-    mine = [one for one, used in world.dependents() if used is session and isinstance(one, Exchange)]
+    mine = [one for one, used in world.dependents() if used is session and isinstance(one, Sums)]
     return joining.join(session, mine)

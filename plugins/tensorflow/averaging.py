@@ -1,25 +1,27 @@
 """Averages the gradients of a step over all ranks: dense ones through the arena, IndexedSlices by gathering.
 
-The gradients of the same variables keep one declared group for the whole session, however often a graph is traced and
-a tape is made. A graph may be older than the session: it finds the groups of the session in which it runs.
+However often a graph is traced and a tape is made, the gradients of the same variables keep one declared group. A graph
+may be older than the session: it finds the groups of the session in which it runs.
 
 The life of a group: it gets its number when a tape or an apply() is traced, or runs eagerly. In a later session a graph
 that is not traced again gives the number when its first ordered call runs. Both orders are those of the program, so
-ranks number alike (host.py). The group is declared when its first round begins. It goes with its session, because
-join() may ask for its rounds when its variables are gone.
+ranks number alike (host.py). The group is declared when its first round begins. It ends with its session, with the
+first of its variables that goes, and if an optimizer has made it, with that optimizer, which shares it with no other.
+All of these may be collected at a time of each rank's own. So no later group takes the place of one that has ended.
 """
 
 import contextlib
 import functools
 import itertools
 import weakref
+from typing import NamedTuple
 
 import numpy as np
-from deft._native import DeftError
+from deft._native import EINVALID, DeftError
 from deft.adasum import check_ranks
 from deft.arrays import Gather
 from deft.codec import choose_compression
-from deft.gradient_group import GradientSpec, LateGroup
+from deft.gradient_group import RETIRED, GradientSpec, LateGroup
 from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum, Average, Sum, scaling_of
 from deft.session import finish_all
@@ -33,11 +35,20 @@ from .host import on_host
 _TOKEN = [np.int32(0)]  # the result of a call for which the next call waits
 
 
+class _Found(NamedTuple):
+    """A group, and what ends it."""
+
+    group: object
+    references: list  # to its variables
+    finalizers: list  # of its variables and its owner
+
+
 class _Groups:
-    """The groups of a session, by variables and by how their gradients travel."""
+    """The groups of a session, by owner, by variables and by how their gradients travel."""
 
     def __init__(self, process_set):
         self._session = weakref.ref(process_set.session())
+        self._known = {}
         self.release()
 
     def settle(self):
@@ -47,6 +58,8 @@ class _Groups:
 
     def release(self):
         """The session ends, and its groups with it."""
+        for found in self._known.values():
+            _detach(found)
         self._known = {}
         self._numbers = itertools.count()
 
@@ -55,26 +68,48 @@ class _Groups:
         return next(self._numbers)
 
     def all(self):
-        return [found for _, found in self._known.values()]
+        return [found.group for found in list(self._known.values())]
 
-    def find(self, references, kind, make):
-        """What make(number) gave at the first time for the variables that these weak references are to."""
-        key = (kind, *map(id, references))  # a variable has one such reference, which is kept here
+    def find(self, owner, references, kind, make):
+        """What make(number) gave at the first time for the variables that these weak references are to.
+
+        owner: a weak reference to the optimizer with which the group ends, or None."""
+        key = (owner, kind, *map(id, references))  # a variable has one such reference, which is kept here
         if key not in self._known:
-            found = make(self.number())
-            self._known[key] = (references, found)
-            for reference in references:
-                variable = reference()
-                if variable is not None:
-                    weakref.finalize(variable, _retire, weakref.ref(found)).atexit = False
-        return self._known[key][1]
+            keepers = [reference() for reference in (references if owner is None else [*references, owner])]
+            if any(keeper is None for keeper in keepers):
+                raise DeftError(EINVALID, RETIRED.format("of a function that is older than the session"))
+            group = make(self.number())
+            finalizers = [weakref.finalize(keeper, _retire, weakref.ref(self), key) for keeper in keepers]
+            for one in finalizers:
+                one.atexit = False
+            self._known[key] = _Found(group, references, finalizers)
+        return self._known[key].group
+
+    def retire(self, key):
+        """Waits for nothing, as finalizers call it, on any thread."""
+        found = self._known.pop(key, None)
+        if found is not None:
+            _detach(found)
+            found.group.retire()
+
+    def keep_only(self, owner, variables):
+        """The owner averages no others any more."""
+        kept = set(map(id, variables))
+        for key, found in list(self._known.items()):
+            if key[0] == owner and not kept.issuperset(id(reference()) for reference in found.references):
+                self.retire(key)
 
 
-def _retire(reference):
-    """A variable is gone, so no step uses its group. The arena stays, as join() may still ask for its rounds."""
-    found = reference()
-    if found is not None:
-        found.retire()
+def _detach(found):
+    for one in found.finalizers:
+        one.detach()
+
+
+def _retire(groups_of, key):
+    groups = groups_of()
+    if groups is not None:
+        groups.retire(key)
 
 
 # By session. Gathers are numbered on their own.
@@ -91,8 +126,9 @@ def _of_session(groups, process_set):
 class _OfVariables:
     """What belongs to some variables in each session, as _Groups.find() gives it."""
 
-    def __init__(self, groups, process_set, variables, kind, make):
+    def __init__(self, groups, owner, process_set, variables, kind, make):
         self._groups = groups
+        self._owner = owner
         self._process_set = process_set
         self._references = [weakref.ref(variable) for variable in variables]  # a graph does not keep its variables
         self._kind, self._make = kind, make
@@ -104,7 +140,7 @@ class _OfVariables:
         session = self._process_set.session()
         if self._session() is not session:
             groups = _of_session(self._groups, self._process_set)
-            self._found = groups.find(self._references, self._kind, self._make)
+            self._found = groups.find(self._owner, self._references, self._kind, self._make)
             self._session = weakref.ref(session)
         return self._found
 
@@ -118,7 +154,11 @@ def groups_for_join(process_set):
 
 
 class Averager:
-    """What DistributedGradientTape and DistributedOptimizer have in common."""
+    """What DistributedGradientTape and DistributedOptimizer have in common.
+
+    goes_with(optimizer): its groups end with the optimizer. Those of tapes end with their variables, as a tape lives
+    for one step only.
+    """
 
     def __init__(self, compression, sparse_as_dense, op, predivide, process_set=global_process_set, scale_local=True):
         if op not in (Average, Sum, Adasum):
@@ -132,6 +172,16 @@ class Averager:
         self._process_set = process_set
         self._scale_local = scale_local
         self._local = {}  # variables whose gradients stay with their rank, by id
+        self._owner = None
+
+    def goes_with(self, optimizer):
+        self._owner = weakref.ref(optimizer)
+
+    def keep_only(self, variables):
+        """Ends its groups that have others than these variables."""
+        if self._process_set.included():
+            for groups in (_groups, _gathers):
+                _of_session(groups, self._process_set).keep_only(self._owner, variables)
 
     def keep_local(self, variable):
         """The gradient of this variable is not averaged."""
@@ -213,13 +263,13 @@ class Averager:
     def _group_of(self, variables, specs):
         """The group of these variables in each session."""
         # By what was chosen: a loop may make the function that chooses anew in each step.
-        kind = (tuple((str(spec.wire), spec.codec) for spec in specs), self._scaling())
-        process_set = self._process_set
+        scaling, process_set = self._scaling(), self._process_set
+        kind = (tuple((str(spec.wire), spec.codec) for spec in specs), scaling)
 
         def make(number):
-            return LateGroup(f"tensorflow.{number}", specs, self._scaling(), process_set)
+            return LateGroup(f"tensorflow.{number}", specs, scaling, process_set)
 
-        return _OfVariables(_groups, process_set, variables, kind, make)
+        return _OfVariables(_groups, self._owner, process_set, variables, kind, make)
 
     def _average_dense(self, gradients, variables, tokens, loss_scale):
         """Each gradient is handed over as soon as backward has it, in any order: only the first call is in order."""
@@ -245,7 +295,7 @@ class Averager:
         if not slices:
             return None, []
         make = functools.partial(SparseGathers, process_set=self._process_set)
-        gathers = _OfVariables(_gathers, self._process_set, variables, "sparse", make)
+        gathers = _OfVariables(_gathers, self._owner, self._process_set, variables, "sparse", make)
         inputs = [tensor for one in slices for tensor in (one.values, one.indices)]
         return gathers, on_host(lambda *arrays: gathers.now().start(*arrays), inputs, [tf.int32], [()])
 
@@ -292,11 +342,15 @@ class SparseGathers:
         self._name = f"sparse.{number}"
         self._process_set = process_set
         self._under_way = []
+        self._retired = False
 
     def retire(self):
-        """Its variables are gone: nothing is under way."""
+        """Nobody keeps what its gradients are of."""
+        self._retired = True
 
     def start(self, *arrays):
+        if self._retired:
+            raise DeftError(EINVALID, RETIRED.format(self._name))
         with contextlib.suppress(DeftError):
             self.finish()  # what Ctrl-C has left of an earlier step: the others wait for it
         self._under_way = [Gather(array, f"{self._name}.{i}", self._process_set) for i, array in enumerate(arrays)]

@@ -3,6 +3,8 @@
 The object and its class stay the same, so configurations, saved models and isinstance see what they saw before.
 """
 
+import weakref
+
 import keras
 from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum, Average
@@ -94,13 +96,16 @@ def _times(gradient, factor):
 class AveragedApply:
     """Stands for the optimizer's apply(), which apply_gradients() and model.fit call.
 
-    factor: what averages are multiplied by.
+    factor: what averages are multiplied by. The optimizer holds this object, and goes with its last reference: so it is
+    held weakly here.
     """
 
     def __init__(self, optimizer, averager, factor=1):
-        self._optimizer = optimizer
+        self._optimizer_of = weakref.ref(optimizer)
         self._averager = averager
         self._factor = factor
+        self._built_for = ()  # the variables by id, at the last call
+        averager.goes_with(optimizer)
 
     def __call__(self, grads, trainable_variables=None):
         if _in_branch():
@@ -109,11 +114,21 @@ class AveragedApply:
                 "LossScaleOptimizer from outside: DistributedOptimizer(LossScaleOptimizer(optimizer)); model.fit with "
                 "mixed_float16 makes one by itself unless it is given one"
             )
-        optimizer = self._optimizer
+        optimizer = self._optimizer_of()
+        if optimizer is None:
+            raise ReferenceError("the DistributedOptimizer of this apply() is gone: keep it as long as apply() is used")
         variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
+        self._note_build(optimizer._trainable_variables if optimizer.built else variables)
         averages = self._averager.average(list(grads), variables, _loss_scale(optimizer))
         averages = [_times(average, self._factor) for average in averages]
         return type(optimizer).apply(optimizer, averages, trainable_variables)
+
+    def _note_build(self, variables):
+        """If the optimizer was built again for other variables, the gradients of those before end."""
+        built_for = tuple(map(id, variables))
+        if self._built_for not in ((), built_for):
+            self._averager.keep_only(variables)
+        self._built_for = built_for
 
 
 def _loss_scale(optimizer):

@@ -3,12 +3,14 @@
     group = GradientGroup("tensorflow.0", specs, Scaling())
     group.hand_over(index, array)     # of each variable, in any order: written to the arena, on its way at once
     group.collect()                   # waits; gives all averages
+    group.retire()                    # nobody uses it any more: its arena goes
 
 A round is a hand_over of each variable and one collect. Rounds count the steps of the group. A framework with an engine
 of its own writes group.views[index] itself and calls ready(), when_summed() and end_round() instead. All ranks declare
-a group together; LateGroup waits with it until all are here.
+a group together; LateGroup waits with it until all are here. They may retire it at different times.
 """
 
+import contextlib
 import ctypes
 import logging
 import threading
@@ -17,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 import deft
+from deft._native import EINVALID, DeftError
 from deft.arrays import reducible, start_allreduce, write_scaled
 from deft.process_sets import global_process_set
 from deft.reduce_op import Sum
@@ -25,6 +28,10 @@ from deft.session import finish_all
 log = logging.getLogger("deft")
 
 _BEGUN, _SENT = 1, 2  # a gradient of the round: Ctrl-C may come in between
+RETIRED = (
+    "the gradients '{}' were released: the optimizer that averaged them, or one of their variables, is gone, or the "
+    "optimizer was built for other variables. Keep both as long as a function uses them"
+)
 
 
 class GradientSpec(NamedTuple):
@@ -47,6 +54,34 @@ def all_are_here(name, process_set=global_process_set):
     return int(here[0]) == process_set.size()
 
 
+class _Calls:
+    """The calls that work in an arena, which must not go meanwhile.
+
+    with calls: ...      # DeftError if the arena has gone
+    calls.end()          # whether none is under way; then none begins any more
+    """
+
+    def __init__(self):
+        self._lock = threading.RLock()  # a finalizer may run while a thread holds it
+        self._under_way = 0
+        self._ended = False
+
+    def __enter__(self):
+        with self._lock:
+            if self._ended:
+                raise DeftError(EINVALID, "this group of gradients was released")
+            self._under_way += 1
+
+    def __exit__(self, *_):
+        with self._lock:
+            self._under_way -= 1
+
+    def end(self):
+        with self._lock:
+            self._ended = self._under_way == 0
+            return self._ended
+
+
 class GradientGroup:
     """`specs` are in the order in which forward uses the variables; the declared order is the reverse.
 
@@ -60,6 +95,7 @@ class GradientGroup:
         self._specs = specs
         self._scaling = scaling
         self._lock = threading.Lock()
+        self._calls = _Calls()
         self._handed = bytearray(len(specs))
         self._step = 0
         self._last = len(specs) - 1
@@ -76,15 +112,17 @@ class GradientGroup:
         return np.frombuffer(memory, spec.wire).reshape(spec.shape)
 
     def hand_over(self, index, gradient):
-        self._group.check_open()  # a graph may be older than the session: then the views lie in memory that is gone
-        self._mark(index)
-        write_scaled(gradient, self._scaling.before, self.views[index])
-        self._send(index)
+        with self._calls:
+            self._group.check_open()  # a graph may be older than the session: then the views lie in memory that is gone
+            self._mark(index)
+            write_scaled(gradient, self._scaling.before, self.views[index])
+            self._send(index)
 
     def ready(self, index):
         """views[index] holds this rank's gradient, and nobody writes it before it is summed."""
-        self._mark(index)
-        self._send(index)
+        with self._calls:
+            self._mark(index)
+            self._send(index)
 
     def _send(self, index):
         self._group.ready(self._last - index, 1, self._step)
@@ -104,21 +142,44 @@ class GradientGroup:
 
     def collect(self):
         """The averages, in the order of the specs, as arrays that belong to the caller."""
-        self._group.wait(0, len(self._specs), self._step)
-        averages = [self._averaged(view, spec) for view, spec in zip(self.views, self._specs)]
-        self.end_round()
+        with self._calls:
+            self._group.wait(0, len(self._specs), self._step)
+            averages = [self._averaged(view, spec) for view, spec in zip(self.views, self._specs)]
+            self.end_round()
         return averages
 
     def rounds(self):
         return self._step
 
     def retire(self):
-        """No step uses it any more: another group tells the stages."""
+        """No step uses it any more: another group tells the stages, and Joining says when the arena goes.
+
+        It waits for nothing, so a finalizer may call it, on any thread."""
         self._session.reporters.remove(self)
+        self._session.joining.let_go(self)
+
+    def release(self):
+        """Gives the arena back. False: not yet, because another thread works in it.
+
+        It waits for no rank. Others that wait for a round that an error has left half-done get zeros."""
+        if not self._calls.end():
+            return False
+        with contextlib.suppress(DeftError):  # of a lost job: the memory goes with the session
+            self._fill_round()
+            self._group.release()
+        self.views = []
+        return True
 
     def finish_round(self):
         """Finishes a round that an error or Ctrl-C has left half-done: with zeros, and nobody gets the averages."""
-        if any(self._handed):
+        with self._calls:
+            if self._fill_round():
+                self.collect()
+
+    def _fill_round(self):
+        """Hands over zeros for what is missing of a round that has begun. Whether there is one."""
+        begun = any(self._handed)
+        if begun:
             log.warning(
                 "rank %d did not apply the averages of step %d of %s, because an error ended that step; other ranks "
                 "did, so replicas differ: broadcast the variables before the training goes on",
@@ -128,7 +189,7 @@ class GradientGroup:
                 if handed != _SENT:
                     self.views[index][...] = 0
                     self._send(index)
-            self.collect()
+        return begun
 
     join_begins = finish_round  # as deft.joining.ZeroGradients says
 
@@ -139,8 +200,9 @@ class GradientGroup:
         self.collect()
 
     def _hand_over_zeros(self, index):
-        self.views[index][...] = 0
-        self.ready(index)
+        with self._calls:
+            self.views[index][...] = 0
+            self.ready(index)
 
     def _mark(self, index):
         with self._lock:
@@ -165,7 +227,7 @@ class LateGroup:
     """A GradientGroup that is declared when its first round begins, if all ranks are here.
 
     While some ranks have joined, each gradient is an allreduce of its own, in which they take part with zeros. Making a
-    LateGroup is no collective, so ranks may do so at different times.
+    LateGroup is no collective, so ranks may do so at different times. So is retire().
     """
 
     def __init__(self, name, specs, scaling, process_set=global_process_set):
@@ -173,6 +235,7 @@ class LateGroup:
         self._session = process_set.session()
         self._arguments = (name, specs, scaling, process_set)
         self._single = {}  # functions that wait for an allreduce of this round, by index
+        self._retired = False
         self.declared = None  # the GradientGroup
 
     def begin_round(self):
@@ -180,11 +243,15 @@ class LateGroup:
 
         A round that ended by an error of this rank alone is finished first: the others have waited for it."""
         self._session.handle()  # a graph may be older than the session
+        if self._retired:  # and it may live longer than what its gradients are of
+            raise DeftError(EINVALID, RETIRED.format(self._arguments[0]))
         self.forget_round()
         if self.declared is not None:
             self.declared.finish_round()
         elif all_are_here(self._arguments[0], self._process_set):
             self.declared = GradientGroup(*self._arguments)
+            if self._retired:  # by another thread
+                self.declared.retire()
 
     def hand_over(self, index, gradient):
         if self.declared is not None:
@@ -200,7 +267,8 @@ class LateGroup:
         return finish_all([single[index] for index in sorted(single)])
 
     def retire(self):
-        """Its variables are gone."""
+        """Nobody keeps what its gradients are of: no later round begins, and the arena goes."""
+        self._retired = True
         if self.declared is not None:
             self.declared.retire()
 

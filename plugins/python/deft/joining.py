@@ -9,6 +9,10 @@ has not joined, and begin the same with zeros. One rank is enough, since nothing
 
 Zeros are never handed over before that: a rank's gradients make the leader order their transfer, and whatever the other
 ranks do first would wait behind it for ever.
+
+A rank that has no more data may let its optimizer go and join then, while others still train. So gradients that nobody
+uses any more stay until their rank begins something else than join(): a collective, or a round of others. The ranks
+that have not joined do the same in the same order, so none of them asks for these gradients from then on.
 """
 
 import collections
@@ -55,6 +59,13 @@ class ZeroGradients(Protocol):
         """Takes part in the next round with zeros, and drops its result."""
 
 
+class UnusedGradients(ZeroGradients, Protocol):
+    """Of an optimizer that has gone."""
+
+    def release(self) -> bool:
+        """Gives their memory back, if no thread works in it: then True."""
+
+
 class Joining:
     """What one session knows of ranks that have joined. Any thread may call the methods.
 
@@ -65,6 +76,7 @@ class Joining:
         self.lock = threading.RLock()
         self.round = 0  # how often all ranks have joined
         self.hindered_by: weakref.WeakSet = weakref.WeakSet()  # what waits for other ranks without look()
+        self._unused: collections.deque[UnusedGradients] = collections.deque()
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -76,6 +88,25 @@ class Joining:
         self._rounds: dict[str, int] = {}  # the newest round of gradients, by optimizer
         self._started: collections.OrderedDict[str, int] = collections.OrderedDict()  # how often, by name
         self._announced = 0
+
+    def let_go(self, gradients: UnusedGradients) -> None:
+        """They are released when this rank begins something else, or when all ranks have joined.
+
+        It waits for nothing, so a finalizer may call it, on any thread."""
+        self._unused.append(gradients)
+
+    def unused(self) -> list[UnusedGradients]:
+        return list(self._unused)
+
+    def begins(self) -> None:
+        """A collective or a round of gradients is about to begin."""
+        if self._joined:
+            return  # it is of another rank, which may ask for more
+        for _ in range(len(self._unused)):
+            with contextlib.suppress(IndexError):  # another thread does the same
+                gradients = self._unused.popleft()
+                if not gradients.release():
+                    self._unused.append(gradients)
 
     def started(self, call: Call) -> None:
         with self.lock:
@@ -89,6 +120,7 @@ class Joining:
 
     def round_begins(self, name: str, number: int) -> None:
         """Gradients of an optimizer are about to be handed over."""
+        self.begins()
         with self.lock:
             self.begun += 1
             self._rounds[name] = number
@@ -142,6 +174,7 @@ class Joining:
             self._session.set(self._key(), b"")
             self.round += 1
             self._begin_round()
+        self.begins()
 
     def _key(self) -> str:
         return f"join.{self.round}"
@@ -165,7 +198,8 @@ def join(session, gradients: Iterable[ZeroGradients]) -> int:
             "join() does not work beside DistributedDataParallel over Deft, nor beside a process group of the backend "
             "'deft': ranks that wait there do not see that another has joined"
         )
-    joining, of_name = session.joining, {one.name: one for one in gradients}
+    joining = session.joining
+    of_name: dict[str, ZeroGradients] = {one.name: one for one in [*joining.unused(), *gradients]}
     for one in of_name.values():
         one.join_begins()
     session.wait_for_own()
@@ -221,7 +255,7 @@ class _Follower:
         elif one is None and self._session.joining.newest_round(name) < number:
             raise RuntimeError(
                 f"rank {self._session.rank} has joined and cannot take part in the gradients '{name}', which it has "
-                "never declared: make a step on each rank before join()"
+                "never declared, or has released: make a step on each rank before join(), and keep the optimizer"
             )
 
     def _start(self, call: Call) -> None:

@@ -420,6 +420,7 @@ class Session:
         terms: str,
     ) -> Operation:
         self._names.check(name)
+        self.joining.begins()
         sizes = (c_size_t * len(counts))(*counts) if counts else None
         spec = _native.Collective(collective, dtype, op, root, name.encode(), _short(terms), address, sizes)
         handle = c_void_p()
