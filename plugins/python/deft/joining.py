@@ -23,7 +23,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from deft._native import DeftError
 
@@ -66,6 +67,20 @@ class UnusedGradients(ZeroGradients, Protocol):
         """Gives their memory back, if no thread works in it: then True."""
 
 
+@dataclass
+class _Known:
+    """What this rank knows until all ranks have joined; then it begins anew."""
+
+    begun: int = 0  # collectives and rounds of gradients
+    joined: bool = False  # this rank has
+    someone: bool = False  # another rank has joined
+    question: Any = None  # to the store, whether someone has
+    under_way: dict[str, Call] = field(default_factory=dict)
+    rounds: dict[str, int] = field(default_factory=dict)  # the newest round of gradients, by optimizer
+    started: collections.OrderedDict[str, int] = field(default_factory=collections.OrderedDict)  # how often, by name
+    announced: int = 0
+
+
 class Joining:
     """What one session knows of ranks that have joined. Any thread may call the methods.
 
@@ -77,17 +92,12 @@ class Joining:
         self.round = 0  # how often all ranks have joined
         self.hindered_by: weakref.WeakSet = weakref.WeakSet()  # what waits for other ranks without look()
         self._unused: collections.deque[UnusedGradients] = collections.deque()
-        self._begin_round()
+        self._known = _Known()
 
-    def _begin_round(self) -> None:
-        self.begun = 0  # collectives and rounds of gradients since then
-        self._joined = False  # this rank has, and the round is not over
-        self._someone = False  # another rank has joined
-        self._question = None  # to the store, whether someone has
-        self._under_way: dict[str, Call] = {}
-        self._rounds: dict[str, int] = {}  # the newest round of gradients, by optimizer
-        self._started: collections.OrderedDict[str, int] = collections.OrderedDict()  # how often, by name
-        self._announced = 0
+    @property
+    def begun(self) -> int:
+        """Collectives and rounds of gradients since all ranks joined last."""
+        return self._known.begun
 
     def let_go(self, gradients: UnusedGradients) -> None:
         """They are released when this rank begins something else, or when all ranks have joined.
@@ -100,7 +110,7 @@ class Joining:
 
     def begins(self) -> None:
         """A collective or a round of gradients is about to begin."""
-        if self._joined:
+        if self._known.joined:
             return  # it is of another rank, which may ask for more
         for _ in range(len(self._unused)):
             with contextlib.suppress(IndexError):  # another thread does the same
@@ -110,55 +120,55 @@ class Joining:
 
     def started(self, call: Call) -> None:
         with self.lock:
-            self.begun += 1
-            self._under_way[call.name] = call
-            self._started[call.name] = self._started.pop(call.name, 0) + 1
-            if len(self._started) > _NAMES_KEPT:
-                self._started.popitem(last=False)
-            if self._someone:
+            self._known.begun += 1
+            self._known.under_way[call.name] = call
+            self._known.started[call.name] = self._known.started.pop(call.name, 0) + 1
+            if len(self._known.started) > _NAMES_KEPT:
+                self._known.started.popitem(last=False)
+            if self._known.someone:
                 self._announce(call)
 
     def round_begins(self, name: str, number: int) -> None:
         """Gradients of an optimizer are about to be handed over."""
         self.begins()
         with self.lock:
-            self.begun += 1
-            self._rounds[name] = number
-            if self._someone:
+            self._known.begun += 1
+            self._known.rounds[name] = number
+            if self._known.someone:
                 self._write({"round": [name, number]})
 
     def ended(self, name: str) -> None:
         with self.lock:
-            self._under_way.pop(name, None)
+            self._known.under_way.pop(name, None)
 
     def look(self) -> None:
         """A collective, or a round of gradients, has not ended yet."""
-        if self._someone or self._joined or self._session.size == 1:
+        if self._known.someone or self._known.joined or self._session.size == 1:
             return
         with self.lock:
-            if self._question is None:
-                self._question = self._session.ask(self._key())
-            elif not self._someone and self._question.answer() is not None:
-                self._someone = True
+            if self._known.question is None:
+                self._known.question = self._session.ask(self._key())
+            elif not self._known.someone and self._known.question.answer() is not None:
+                self._known.someone = True
                 self._announce_all()
 
     def _announce_all(self) -> None:
-        for name, number in self._rounds.items():
+        for name, number in self._known.rounds.items():
             self._write({"round": [name, number]})
-        for call in self._under_way.values():
+        for call in self._known.under_way.values():
             self._announce(call)
 
     def starts_of(self, name: str) -> int:
-        return self._started.get(name, 0)
+        return self._known.started.get(name, 0)
 
     def newest_round(self, name: str) -> int:
         """That this rank has begun itself; -1: none."""
-        return self._rounds.get(name, -1)
+        return self._known.rounds.get(name, -1)
 
     def announce_end(self) -> None:
         """This rank joins."""
         with self.lock:
-            self._joined, self._someone = True, False
+            self._known.joined, self._known.someone = True, False
             self._write({"joined": True})
             self._session.set(self._key(), b"1")
 
@@ -169,11 +179,11 @@ class Joining:
     def next_round(self) -> None:
         """All ranks have joined, and follow nobody any more: what this rank has written goes, as the store is small."""
         with self.lock:
-            for number in range(self._announced):
+            for number in range(self._known.announced):
                 self._session.set(self.key_of(self._session.rank, number), b"")
             self._session.set(self._key(), b"")
             self.round += 1
-            self._begin_round()
+            self._known = _Known()
         self.begins()
 
     def _key(self) -> str:
@@ -184,9 +194,9 @@ class Joining:
 
     def _write(self, what: dict) -> None:
         self._session.set(
-            self.key_of(self._session.rank, self._announced), json.dumps(what, ensure_ascii=False).encode()
+            self.key_of(self._session.rank, self._known.announced), json.dumps(what, ensure_ascii=False).encode()
         )
-        self._announced += 1
+        self._known.announced += 1
 
 
 def join(session, gradients: Iterable[ZeroGradients]) -> int:
