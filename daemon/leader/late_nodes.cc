@@ -16,9 +16,10 @@ std::vector<LateNodes::Owed> LateNodes::watch(TimeUs now_us, const std::function
   const TimeUs before_us = std::exchange(watched_us_, now_us);
   std::vector<Owed> owed;
   for (const auto& [name, wait] : waits_) {
-    const TimeUs age = now_us - wait.since_us;
+    // The clock goes back when it leaves out a time in which the process stood still (daemon/base/running_clock.h).
+    const TimeUs age = std::max<TimeUs>(now_us - wait.since_us, 0);
     const TimeUs age_before = std::max<TimeUs>(before_us - wait.since_us, 0);
-    const bool due = age / timing_.warning_us != age_before / timing_.warning_us;
+    const bool due = age / timing_.warning_us > age_before / timing_.warning_us;
     for (std::size_t node = 0; node < wait.came.size(); ++node) {
       if (wait.came[node]) continue;
       const Owed one{

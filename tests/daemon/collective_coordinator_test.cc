@@ -106,6 +106,16 @@ TEST(CollectiveCoordinator, ReportsWhoOwesARequestAlsoIfItLooksLate) {
   EXPECT_EQ(told, (std::vector<TimeUs>{130, 420}));
 }
 
+// A daemon that stood still sees requests before it leaves that time out of its clock.
+TEST(CollectiveCoordinator, AClockThatGoesBackMakesNobodyLate) {
+  CollectiveCoordinator collectives(2, 2, kTiming);
+  collectives.ask(0, ask(0, 5), 1000);
+  EXPECT_TRUE(collectives.watch(1050, nobody).empty());
+  EXPECT_TRUE(collectives.watch(600, nobody).empty());
+  ASSERT_EQ(collectives.watch(1100, nobody).size(), 1U);
+  EXPECT_EQ(collectives.watch(1200, nobody).front().age_us, 200);
+}
+
 TEST(CollectiveCoordinator, WhatNeedsANodeThatEndedFailsSoon) {
   CollectiveCoordinator collectives(2, 2, kTiming);
   collectives.ask(0, ask(0, 5), 0);
