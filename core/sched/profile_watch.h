@@ -56,7 +56,7 @@ class ReplanTrigger {
 };
 
 // Tells when the decision in force is no longer right: see above. Among the times of a profile are those of codecs. A codec's time counts
-// where it decides how fast a link is.
+// only if it decides how fast a link is.
 class ProfileWatch {
  public:
   // If `latencies` is true, a change of a link's latency is a reason, too.
