@@ -52,8 +52,9 @@ class Node {
       : node_(node) {
     const auto store = std::make_shared<FolderStore>(folder);
     for (const LinkSpec& spec : value_or_exit(resolve_links(links, true))) {
-      const LinkGroup group{
-          node, nodes, "pairs" + std::to_string(links_.size()), store, MonotonicClock::now() + kConnectUs, kConnectUs};
+      LinkGroup group{.node = node, .nodes = nodes, .prefix = "pairs" + std::to_string(links_.size()), .store = store};
+      group.connect_deadline_us = MonotonicClock::now() + kConnectUs;
+      group.silence_us = kConnectUs;
       links_.push_back(value_or_exit(open_link(spec, group)));
       names_.push_back(spec.name());
       memory_.emplace_back(largest);

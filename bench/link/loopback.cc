@@ -29,7 +29,8 @@ double cpu_ms() {
 
 Connect connect_deft(const std::string& backend, std::size_t under_way, bool encrypts) {
   return [=, store = std::make_shared<PollingStore>()](std::uint32_t node) -> AllReduce {
-    LinkGroup group{node, kNodes, "bench", store, MonotonicClock::now() + 10'000'000, 10'000'000};
+    LinkGroup group{.node = node, .nodes = kNodes, .prefix = "bench", .store = store};
+    group.connect_deadline_us = MonotonicClock::now() + 10'000'000;
     group.encrypts = encrypts;
     const LinkSpec spec{backend, "lo", "127.0.0." + std::to_string(node + 1)};
     const std::shared_ptr<Link> link = value_or_exit(open_link(spec, group));

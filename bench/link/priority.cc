@@ -45,7 +45,8 @@ double small_behind_large_ms(std::size_t bytes, std::uint32_t priority, int roun
   const auto store = std::make_shared<PollingStore>();
   std::vector<double> times;
   const auto run = [&](std::uint32_t node) {
-    const LinkGroup group{node, kNodes, "bench", store, MonotonicClock::now() + 10'000'000, 10'000'000};
+    LinkGroup group{.node = node, .nodes = kNodes, .prefix = "bench", .store = store};
+    group.connect_deadline_us = MonotonicClock::now() + 10'000'000;
     const auto link = value_or_exit(open_link({"ps", server->address(), ""}, group));
     std::vector<float> large(bytes / sizeof(float));
     std::vector<float> small(kSmall);

@@ -29,7 +29,7 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual Result<void> set(const std::string& key, std::span<const std::byte> value) = 0;
-  // Waits until every key exists or `deadline_us` (MonotonicClock) has passed; a timeout names the missing keys. If the deadline is near
+  // Waits until every key exists or `deadline_us` (LinkGroup::clock) has passed; a timeout names the missing keys. If the deadline is near
   // or has passed, it waits for kLeastPatienceUs: a value that is there must have time to come.
   static constexpr TimeUs kLeastPatienceUs = 100'000;
   virtual Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) = 0;
@@ -44,12 +44,16 @@ struct LinkGroup {
   std::uint32_t nodes = 1;
   std::string prefix;  // of store keys; different for each link of each job
   std::shared_ptr<Store> store;
-  TimeUs connect_deadline_us = 0;           // MonotonicClock
+  TimeUs connect_deadline_us = 0;           // by `clock`
+  const Clock* clock = nullptr;             // it outlives the link, any thread reads it; null: MonotonicClock
   TimeUs silence_us = 10'000'000;           // a server that gives no sign of life for this long is lost
   std::string key_file = {};                // of the key that daemons and parameter servers share; empty: there is none
   std::string member = "node";              // the word for a member in messages
   std::vector<std::uint32_t> node_of = {};  // the node of each member, if members are ranks: each node is summed first
   bool encrypts = false;                    // what travels between members; the same for all of them
+
+  [[nodiscard]] TimeUs now_us() const { return clock == nullptr ? MonotonicClock::now() : clock->now_us(); }
+  [[nodiscard]] TimeUs left_us() const { return connect_deadline_us - now_us(); }  // to connect
 };
 
 }  // namespace deft::link

@@ -333,7 +333,7 @@ Result<void> Meeting::meet_all() {
     if (auto ok = turn(); !ok) return ok;
     const std::string names = missing();
     if (names.empty()) return {};
-    const TimeUs left_us = group_.connect_deadline_us - MonotonicClock::now();
+    const TimeUs left_us = group_.left_us();
     if (left_us <= 0)
       return fail(ErrorKind::kTimeout, names + " came, but did not connect over " + spec_.interface + " in time",
                   "check that a firewall lets TCP through between the nodes' " + spec_.interface);

@@ -13,7 +13,7 @@ std::string absent_nodes(const LinkGroup& group, std::string_view topic, std::si
   count = 0;
   for (std::uint32_t node = 0; node < group.nodes; ++node) {
     const std::string key = meeting_key(group, topic, node);
-    if (node == group.node || group.store->get({&key, 1}, MonotonicClock::now())) continue;
+    if (node == group.node || group.store->get({&key, 1}, group.now_us())) continue;
     absent += (absent.empty() ? "" : ", ") + std::to_string(node);
     ++count;
   }

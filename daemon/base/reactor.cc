@@ -23,20 +23,10 @@ int timeout_ms(std::optional<TimeUs> wait_us) {  // rounded up; -1: for ever
   return static_cast<int>(std::min<TimeUs>((*wait_us + 999) / 1000, std::numeric_limits<int>::max()));
 }
 
-// True: the process stood still, and `clock` leaves that out from now on. A round's length does not tell: a stop may hit the wait for
-// events, and a callback may rightly take long.
-bool leave_out_standstill(RunningClock& clock, const TimerQueue& timers) {
-  const TimeUs late_us = timers.late_us();
-  if (late_us < Reactor::kStandstillUs) return false;
-  clock.leave_out(late_us);
-  LOG(WARNING) << "this process stood still for " << late_us / 1000 << " ms: deadlines do not count that";
-  return true;
-}
-
 // The innermost callback names what ran: "a worker's request" tells more than "the events of a descriptor".
-void note_callback(LoopMeter& meter, std::string_view what, TimeUs now_us) {
+void note_callback(LoopMeter& meter, std::string_view what, TimeUs machine_us) {
   const std::string_view newest = take_newest_callback();
-  meter.ran(newest.empty() ? what : newest, now_us);
+  meter.ran(newest.empty() ? what : newest, machine_us);
 }
 
 }  // namespace
@@ -70,6 +60,11 @@ void Reactor::unwatch(int fd) {
   if (watched_.erase(fd) != 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
+Reactor::TimerId Reactor::after(TimeUs delay_us, Callback callback) {
+  clock_.expect_also_by(clock_.now_us() + std::max<TimeUs>(delay_us, 0));
+  return timers_.add(delay_us, std::move(callback));
+}
+
 Reactor::PollerId Reactor::add_poller(Poller poller) {
   const PollerId id = next_poller_++;
   pollers_[id] = std::make_shared<Owned<Poller>>(Owned<Poller>{std::move(poller), current_owner()});
@@ -86,11 +81,6 @@ void Reactor::post(Callback callback, OwnerRef owner) {
   if (!first) return;
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
-}
-
-TimeUs Reactor::stood_still_us(TimeUs within_us) const {
-  const TimeUs late_us = timers_.late_us();
-  return late_us < kStandstillUs ? clock_.stood_still_us(within_us) : late_us;
 }
 
 void Reactor::stop() {
@@ -124,7 +114,7 @@ bool Reactor::run_posted() {
   }
   for (auto& callback : batch) {
     run_for(callback.owner, "posted work", callback.function);
-    note_callback(meter_, "posted work", now_us());
+    note_callback(meter_, "posted work", clock_.machine_us());
   }
   return !batch.empty();
 }
@@ -136,7 +126,7 @@ bool Reactor::run_pollers(bool about_to_sleep) {
     const PollerId id = it->first;
     const auto poller = it->second;
     run_for(poller->owner, "a poller", [&] { any |= poller->function(about_to_sleep); });
-    note_callback(meter_, "a poller", now_us());
+    note_callback(meter_, "a poller", clock_.machine_us());
     it = pollers_.upper_bound(id);
   }
   return any;
@@ -144,39 +134,49 @@ bool Reactor::run_pollers(bool about_to_sleep) {
 
 bool Reactor::run_events(int timeout_ms) {
   std::array<epoll_event, 64> events;
-  meter_.turn_ended(now_us());
+  meter_.turn_ended(clock_.machine_us());
   const int count = epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms);
-  meter_.turn_began(now_us());
+  meter_.turn_began(clock_.machine_us());
   for (int i = 0; i < count; ++i) {
     const auto it = watched_.find(events[i].data.fd);
     if (it == watched_.end()) continue;  // unwatched by an earlier callback of this round
     const auto callback = it->second;
     run_for(callback->owner, "the events of a descriptor", [&] { callback->function(events[i].events); });
-    note_callback(meter_, "the events of a descriptor", now_us());
+    note_callback(meter_, "the events of a descriptor", clock_.machine_us());
   }
   return count > 0;
 }
 
-bool Reactor::run_ready(bool leaves_out_standstill) {
+// A round's length does not tell of a standstill: a stop may hit the wait for events, and a callback may rightly take long.
+void Reactor::expect_timer() {
+  if (const TimeUs still_us = clock_.leave_out_standstill(); still_us != 0) {
+    LOG(WARNING) << "this process stood still for " << still_us / 1000 << " ms: deadlines do not count that";
+    meter_.turn_began(clock_.machine_us());
+  }
+  clock_.expect_by(timers_.next_us());
+}
+
+bool Reactor::run_ready() {
   bool worked = run_posted();
-  // No callback between this and the timers.
-  if (leaves_out_standstill && leave_out_standstill(clock_, timers_)) meter_.turn_began(now_us());
-  worked |= timers_.run_due([this] { note_callback(meter_, "a timer", now_us()); });
+  worked |= timers_.run_due([this] { note_callback(meter_, "a timer", clock_.machine_us()); });
   worked |= run_pollers(false);
   return worked;
 }
 
 bool Reactor::run_once() {
-  meter_.turn_began(now_us());
-  const bool worked = run_ready(false);
+  meter_.turn_began(clock_.machine_us());
+  const bool worked = run_ready();
   return run_events(0) || worked;
 }
 
 void Reactor::run() {
   TimeUs last_work = now_us();
-  meter_.turn_began(last_work);
+  meter_.turn_began(clock_.machine_us());
   while (!stopping_) {
-    if (run_ready(true)) {
+    expect_timer();
+    const bool worked = run_ready();
+    expect_timer();
+    if (worked) {
       last_work = now_us();
       run_events(0);
       continue;
@@ -186,6 +186,7 @@ void Reactor::run() {
     if (run_events(spinning ? 0 : timeout_ms(timers_.wait_us()))) last_work = now_us();
   }
   stopping_ = false;
+  clock_.expect_by(std::nullopt);
 }
 
 }  // namespace deft::daemon

@@ -11,7 +11,7 @@
 // made; its exception fails that owner alone (daemon/base/callback_owner.h).
 //
 // clock() leaves out the time in which the process stood still, because it was stopped or its machine was suspended. run() notices that
-// by a timer that comes far too late. So after a suspension of the whole job nobody is taken for lost: all timers and deadlines go on
+// by a timer that comes far too late (daemon/base/running_clock.h). So after a suspension of the whole job nobody is taken for lost: all timers and deadlines go on
 // from where they were.
 //
 // A test gives the reactor a ManualClock and calls run_once() instead of run(): so no test waits for a timer.
@@ -52,7 +52,7 @@ class Reactor {
   Result<void> watch(int fd, std::uint32_t events, FdCallback callback);
   void unwatch(int fd);
 
-  TimerId after(TimeUs delay_us, Callback callback) { return timers_.add(delay_us, std::move(callback)); }
+  TimerId after(TimeUs delay_us, Callback callback);
   void cancel(TimerId timer) { timers_.cancel(timer); }
 
   // A poller is asked in every round; `about_to_sleep` tells it to arm its doorbell. True: there was or is work.
@@ -67,8 +67,6 @@ class Reactor {
   void offload(uid_t user, std::function<void()> work, Callback done = {});
 
   void set_spin(TimeUs spin_us) { spin_us_ = spin_us; }
-  // A timer that is later than this tells that the process stood still.
-  static constexpr TimeUs kStandstillUs = 500'000;
 
   void run();  // until stop(); it may run again
   // Runs everything that is ready now, without waiting: posted work, timers that are due, pollers, descriptors. True: something ran.
@@ -77,9 +75,6 @@ class Reactor {
   [[nodiscard]] const LoopMeter& meter() const { return meter_; }
   [[nodiscard]] const RunningClock& clock() const { return clock_; }
   [[nodiscard]] TimeUs now_us() const { return clock_.now_us(); }
-  // How long the process stood still the last time, if it went on less than `within_us` ago; else 0. It also knows of a standstill that
-  // run() has not noticed yet.
-  [[nodiscard]] TimeUs stood_still_us(TimeUs within_us) const;
 
  private:
   template <typename Function>
@@ -87,10 +82,11 @@ class Reactor {
     Function function;
     OwnerRef owner;
   };
-  bool run_ready(bool leaves_out_standstill);  // all but descriptors
+  bool run_ready();  // all but descriptors
   bool run_posted();
   bool run_pollers(bool about_to_sleep);
   bool run_events(int timeout_ms);
+  void expect_timer();  // leaves out a standstill; for run() alone
 
   RunningClock clock_;
   Descriptor epoll_;

@@ -40,8 +40,8 @@ std::optional<TimeUs> TimerQueue::wait_us() const {
   return std::max<TimeUs>(timers_.begin()->first - clock_.now_us(), 0);
 }
 
-TimeUs TimerQueue::late_us() const {
-  return timers_.empty() ? 0 : std::max<TimeUs>(clock_.now_us() - timers_.begin()->first, 0);
+std::optional<TimeUs> TimerQueue::next_us() const {
+  return timers_.empty() ? std::nullopt : std::optional(timers_.begin()->first);
 }
 
 }  // namespace deft::daemon

@@ -3,7 +3,7 @@
 //   TimerQueue timers(clock);
 //   const auto id = timers.add(1'000'000, [] { ... });   // in a second
 //   timers.cancel(id);                                   // no effect if it has run
-//   timers.run_due([] {});  timers.wait_us();
+//   timers.run_due([] {});  timers.wait_us();  timers.next_us();
 //
 // A timer belongs to the owner for whom add() was called (daemon/base/callback_owner.h). Not thread-safe.
 #pragma once
@@ -33,8 +33,7 @@ class TimerQueue {
   bool run_due(const std::function<void()>& ran);
   // The time until the next timer, 0 if it is due. Nothing: there is no timer.
   [[nodiscard]] std::optional<TimeUs> wait_us() const;
-  // How long the first timer has been due; 0: none is.
-  [[nodiscard]] TimeUs late_us() const;
+  [[nodiscard]] std::optional<TimeUs> next_us() const;  // when the next timer is due, by the clock
 
  private:
   struct Timer {

@@ -31,7 +31,7 @@ std::string leader_name(const Membership& members) {
 
 // A daemon that stood still finds that others have given it up, and their connections closed: they are not to blame.
 Error name_standstill(const Error& error, const JobContext& context, TimeUs timeout_us) {
-  const TimeUs still_us = context.reactor.stood_still_us(timeout_us);
+  const TimeUs still_us = context.reactor.clock().stood_still_us(timeout_us);
   if (still_us == 0) return error;
   return error.in("after deftd on " + context.host + " had stood still for " + std::to_string(still_us / 1000) + " ms");
 }

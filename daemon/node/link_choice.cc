@@ -28,7 +28,8 @@ DaemonDriver::Open opener(const DriverRequest& request, const LinkSurroundings& 
   group.nodes = view.node_count();
   group.prefix = prefix_of(members.identity().name, view, request.link, request.epoch);
   group.store = around.store;
-  group.connect_deadline_us = MonotonicClock::now() + time_to_open_us(request.epoch, members.settings().timeout_us);
+  group.clock = &around.reactor.clock();
+  group.connect_deadline_us = group.now_us() + time_to_open_us(request.epoch, members.settings().timeout_us);
   group.silence_us = members.settings().silence_us();
   group.key_file = key_file;
   group.encrypts = members.settings().encrypts();

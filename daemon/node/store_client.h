@@ -2,7 +2,7 @@
 //
 //   auto store = std::make_shared<StoreClient>(reactor, [&](wire::ToLeader message) { port.send(std::move(message)); });
 //   store->set("key", bytes);                          // any thread
-//   auto values = store->get(keys, deadline_us);       // any thread but the reactor's: it blocks until all keys exist
+//   auto values = store->get(keys, deadline_us);       // reactor.clock(); any thread but the reactor's: it blocks until all keys exist
 //   store->arrived(value);                             // reactor thread, as the leader's answer comes
 #pragma once
 

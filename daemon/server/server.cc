@@ -191,7 +191,7 @@ std::string Server::session_status(uid_t user) {
                       {"rings", ring_status()},
                       {"memory_bytes", budget_.used_bytes()},
                       {"memory_limit_bytes", budget_.limit_bytes()},
-                      {"reactor", reactor_.meter().json(reactor_.now_us())},
+                      {"reactor", reactor_.meter().json(reactor_.clock().machine_us())},
                       {"configuration", config_.effective()},
                       {"ended_jobs", jobs_.history().newest(reactor_.now_us(), only)},
                       {"jobs_ended", jobs_.history().by_reason()},

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <ctime>
 #include <limits>
 #include <thread>
@@ -71,6 +73,30 @@ TEST(Store, ATimeoutNamesTheKeys) {
   ASSERT_FALSE(values);
   EXPECT_EQ(values.error().kind, ErrorKind::kTimeout);
   EXPECT_NE(values.error().what.find("nobody"), std::string::npos);
+}
+
+// A clock that leaves out a standstill says that time is left, although the machine's clock has come to the deadline.
+TEST(Store, ADeadlineIsByTheClockOfTheLoop) {
+  struct StillClock final : Clock {
+    [[nodiscard]] TimeUs now_us() const override {
+      ++read;
+      return 0;
+    }
+    mutable std::atomic<int> read{0};
+  } clock;
+  Reactor reactor(clock);
+  StoreClient client(reactor, [](const wire::ToLeader&) {});
+  Result<std::vector<std::vector<std::byte>>> values;
+  const int before = clock.read;
+  std::thread getter([&] {
+    const std::vector<std::string> keys{"a"};
+    values = client.get(keys, 2 * link::Store::kLeastPatienceUs);
+  });
+  while (clock.read < before + 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // it has waited twice
+  client.arrived({.request = 1, .values = {bytes_of("1")}});
+  getter.join();
+  ASSERT_TRUE(values) << values.error().message();
+  EXPECT_EQ(values->front(), bytes_of("1"));
 }
 
 TEST(Store, AWorkersQuestionAfterItsSetSeesWhatItSet) {

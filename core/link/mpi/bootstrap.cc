@@ -62,8 +62,17 @@ Result<std::string> Bootstrap::greeting(AgentProcess& helper, TimeUs deadline_us
   return short_version(hello->content);
 }
 
+// Until the helper says something or ends, or the deadline has passed.
+void Bootstrap::await(const AgentProcess& helper) const {
+  pollfd wait{helper.control_socket(), POLLIN, 0};
+  for (TimeUs left_us = group_.left_us(); left_us > 0; left_us = group_.left_us()) {
+    if (poll_until({&wait, 1}, MonotonicClock::now() + left_us)) return;
+  }
+}
+
 Result<std::uint32_t> Bootstrap::connect(AgentProcess& helper) {
-  const auto version = greeting(helper, group_.connect_deadline_us);
+  await(helper);
+  const auto version = greeting(helper, MonotonicClock::now());
   if (!version) return tl::unexpected(version.error());
   if (auto met = meet_others(*version); !met) return tl::unexpected(met.error());
   connected_.assign(group_.nodes, false);
@@ -93,10 +102,9 @@ Result<void> Bootstrap::meet_others(const std::string& version) {
 Result<std::uint32_t> Bootstrap::await_connections(AgentProcess& helper) {
   while (true) {
     std::array<pollfd, 2> waits{pollfd{helper.control_socket(), POLLIN, 0}, pollfd{helper.data_socket(), POLLIN, 0}};
-    const TimeUs look_us = std::min(group_.connect_deadline_us, MonotonicClock::now() + Store::kLookUs);
-    if (!poll_until(waits, look_us)) {
+    if (!poll_until(waits, MonotonicClock::now() + std::min(group_.left_us(), Store::kLookUs))) {
       if (group_.store->ended()) return fail(ErrorKind::kLost, "the job has ended while the link opened");
-      if (look_us < group_.connect_deadline_us) continue;
+      if (group_.left_us() > 0) continue;
       std::uint32_t missing = 0;
       while (connected_[missing]) ++missing;
       return fail(ErrorKind::kTimeout, node_name(missing) + " came, but MPI has no connection to it in time",
@@ -119,7 +127,8 @@ Result<std::uint32_t> Bootstrap::await_connections(AgentProcess& helper) {
 
 // Answers one message of the helper.
 Result<void> Bootstrap::serve_helper(AgentProcess& helper) {
-  const auto message = helper.hear(group_.connect_deadline_us);
+  await(helper);
+  const auto message = helper.hear(MonotonicClock::now());
   if (!message) return tl::unexpected(helper_ended(helper, "ended"));
   if (message->kind == ControlKind::kEnded) return tl::unexpected(helper_ended(helper, message->content));
   if (message->kind != ControlKind::kFence) return {};

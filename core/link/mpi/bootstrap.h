@@ -27,6 +27,7 @@ class Bootstrap {
   void give_up(const Error& error);
 
  private:
+  void await(const AgentProcess& helper) const;
   Result<void> meet_others(const std::string& version);
   Result<std::uint32_t> await_connections(AgentProcess& helper);
   Result<void> serve_helper(AgentProcess& helper);

@@ -154,7 +154,7 @@ Result<void> Engine::await_welcome(const LinkGroup& group) {
       if (missing == nullptr) missing = &connection;
     }
     if (missing == nullptr) return {};
-    const TimeUs left = group.connect_deadline_us - MonotonicClock::now();
+    const TimeUs left = group.left_us();
     if (left <= 0) return tl::unexpected(not_welcome(*missing));
     if (group.store->ended()) return fail(ErrorKind::kLost, "the job has ended while the link opened");
     wait(std::min(left, Store::kLookUs));
