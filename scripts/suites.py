@@ -38,8 +38,9 @@ HEARTBEAT_SECONDS = 30
 CTEST_TIMEOUT_SECONDS = 600  # under ThreadSanitizer the longest program took 250 s beside a build
 SUITE_TIMEOUT_SECONDS = 1800
 BUILD_TIMEOUT_SECONDS = 3600  # a build does not hang; beside tests and with cold caches it takes long
-FIRST_HALF = ("process", "client", "launcher", "tools")  # of the Python tests
 FRAMEWORKS = ("tensorflow", "mxnet")  # each has an environment of its own, .venv-NAME, for tests/NAME
+# Folders of Python tests that run one after the other, beside those of the other lines and all others: most tests wait.
+STREAMS = (("process",), (*FRAMEWORKS, "lab", "client", "launcher", "tools"))
 # For what runs beside tests that keep time. Linux gives each session an equal share of the processors, whatever nice
 # says within it, unless the session as a whole is nice.
 NICE_SESSION = '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 15 "$@"'
@@ -156,15 +157,14 @@ def run_pytest(
 
 
 def unit(_: argparse.Namespace) -> Tally:
-    return run_ctest("unit", "build", {}, [])
+    return run_ctest("unit", "build", {}, [], "-j2")
 
 
-def halves() -> list[list[str]]:
-    """The folders of Python tests in two groups that take about as long, to run at the same time: most tests wait."""
-    own = {f"tests/{framework}" for framework in FRAMEWORKS}
-    folders = sorted({f"tests/{file.parent.name}" for file in (ROOT / "tests").glob("*/test_*.py")} - own)
-    first = [folder for folder in folders if folder.split("/")[1] in FIRST_HALF]
-    return [first, [folder for folder in folders if folder not in first]]
+def streams() -> list[list[str]]:
+    """The folders of Python tests in groups that take about as long, to run at the same time."""
+    folders = {file.parent.name for file in (ROOT / "tests").glob("*/test_*.py")}
+    rest = folders.difference(*STREAMS)
+    return [[name for name in stream if name in folders] for stream in (*STREAMS, sorted(rest))]
 
 
 def of_framework(name: str) -> Tally:
@@ -175,24 +175,23 @@ def of_framework(name: str) -> Tally:
     return run_pytest(name, [f"tests/{name}"], {}, [], str(interpreter))
 
 
-def frameworks() -> Tally:
+def stream(number: int, folders: list[str]) -> Tally:
     tally = Tally()
-    for name in FRAMEWORKS:
-        tally.add(of_framework(name))
+    for name in folders:
+        if name in FRAMEWORKS:
+            tally.add(of_framework(name))
+    common = [f"tests/{name}" for name in folders if name not in FRAMEWORKS]
+    if common:
+        tally.add(run_pytest(f"python-{number}", common, {}, []))
     return tally
 
 
 def python(_: argparse.Namespace) -> Tally:
     tally = Tally()
-    with ThreadPoolExecutor(2) as pool:
-        first, second = halves()
-        jobs = [
-            pool.submit(run_pytest, "python-1", first, {}, []),
-            pool.submit(run_pytest, "python-2", second, {}, []),
-            pool.submit(frameworks),
-        ]
-        for job in jobs:
-            tally.add(job.result())
+    groups = streams()
+    with ThreadPoolExecutor(len(groups)) as pool:
+        for result in pool.map(stream, range(1, len(groups) + 1), groups):
+            tally.add(result)
     return tally
 
 
@@ -223,12 +222,15 @@ def sanitized_workers(suite: str, folder: str, environment: dict[str, str], wrap
 
 
 def asan(_: argparse.Namespace) -> Tally:
-    environment = {
-        "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
+    least = {
+        "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "LSAN_OPTIONS": suppressions("lsan"),
     }
-    tally = run_ctest("asan", "build-asan", environment, [], "-j2")
+    # That a stack is used after its function has returned is looked for where callbacks are kept: it halves the speed.
+    environment = {**least, "ASAN_OPTIONS": f"{least['ASAN_OPTIONS']}:detect_stack_use_after_return=1"}
+    tally = run_ctest("asan", "build-asan", environment, [], "-j2", "-L", "threads")
+    tally.add(run_ctest("asan-compute", "build-asan", least, [], "-j2", "-LE", "threads"))
     tally.add(sanitized_workers("asan", "build-asan", environment, []))
     return tally
 

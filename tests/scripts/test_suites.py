@@ -135,26 +135,29 @@ def test_a_command_that_hangs_is_ended_with_its_children(suites, tmp_path, monke
         time.sleep(0.01)
 
 
-def test_the_halves_of_the_python_suite_and_the_frameworks_hold_every_test_file(suites):
-    first, second = suites.halves()
-    assert first and second and not set(first) & set(second)
-    files = {file.parent for file in (ROOT / "tests").rglob("test_*.py")}
-    own = [f"tests/{framework}" for framework in suites.FRAMEWORKS]
-    assert not set(own) & {*first, *second}
-    assert {ROOT / folder for folder in [*first, *second, *own]} == files
+def test_the_streams_of_the_python_suite_hold_every_test_file_once(suites):
+    streams = suites.streams()
+    assert all(streams)
+    folders = [name for stream in streams for name in stream]
+    assert sorted(folders) == sorted({file.parent.name for file in (ROOT / "tests").rglob("test_*.py")})
 
 
 def test_the_tests_of_a_framework_run_in_their_own_environment(suites, tmp_path, monkeypatch):
+    asked = []
     monkeypatch.setattr(suites, "ROOT", tmp_path)
-    assert suites.frameworks().skipped == [
+    monkeypatch.setattr(suites, "run_pytest", lambda *arguments: asked.append(arguments) or suites.Tally(passed=1))
+    tally = suites.stream(2, ["tensorflow", "mxnet"])
+    assert not asked
+    assert tally.skipped == [
         f"{name}: there is no .venv-{name}: run scripts/setup test" for name in ("tensorflow", "mxnet")
     ]
-    asked = []
-    monkeypatch.setattr(suites, "run_pytest", lambda *arguments: asked.append(arguments) or suites.Tally(passed=1))
     (tmp_path / ".venv-mxnet/bin").mkdir(parents=True)
     (tmp_path / ".venv-mxnet/bin/python").touch()
-    assert suites.frameworks().passed == 1
-    assert asked == [("mxnet", ["tests/mxnet"], {}, [], str(tmp_path / ".venv-mxnet/bin/python"))]
+    assert suites.stream(2, ["mxnet", "lab"]).passed == 2
+    assert asked == [
+        ("mxnet", ["tests/mxnet"], {}, [], str(tmp_path / ".venv-mxnet/bin/python")),
+        ("python-2", ["tests/lab"], {}, []),
+    ]
 
 
 def test_suites_that_wait_run_beside_builds_and_a_build_that_fails_is_a_failure(suites, monkeypatch):
