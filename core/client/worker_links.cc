@@ -45,13 +45,17 @@ Result<std::unique_ptr<WorkerLinks>> WorkerLinks::open(Session& session, Staging
 Result<void> WorkerLinks::open_all() {
   const World& world = session_.world();
   const auto store = std::make_shared<JobStore>(session_);
+  // From when the daemon welcomed this worker.
+  const TimeUs left_us = session_.connection().attachment().opens_by_us - MonotonicClock::now();
+  const TimeUs opens_by_us = store->clock().now_us() + left_us;
   for (const AnnouncedLink& announced : session_.worker_links()) {
     link::LinkGroup group;
     group.node = world.rank;
     group.nodes = world.size;
     group.prefix = announced.prefix;
     group.store = store;
-    group.connect_deadline_us = session_.connection().attachment().opens_by_us;
+    group.clock = &store->clock();
+    group.connect_deadline_us = opens_by_us;
     group.member = "rank";
     group.node_of = world.node_of;
     group.encrypts = announced.encrypts;
@@ -162,9 +166,12 @@ Result<std::vector<std::vector<std::byte>>> JobStore::get(std::span<const std::s
     if (!question) return tl::unexpected(question.error());
     questions.push_back(*question);
   }
+  const TimeUs until_us = std::max(deadline_us, clock_.now_us() + kLeastPatienceUs);
   std::vector<std::vector<std::byte>> values;
   for (const std::uint32_t question : questions) {
-    auto value = answer(question, std::max(deadline_us, MonotonicClock::now() + kLeastPatienceUs));
+    auto value = answer(question, MonotonicClock::now() + kLookUs);
+    while (!value && value.error().kind == ErrorKind::kTimeout && clock_.now_us() < until_us)
+      value = answer(question, MonotonicClock::now() + kLookUs);
     if (!value) return tl::unexpected(value.error());
     values.push_back(std::move(*value));
   }

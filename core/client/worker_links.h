@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/client/gradient_group.h"
+#include "core/client/look_clock.h"
 #include "core/client/session.h"
 #include "core/client/staging_buffers.h"
 #include "core/link/link.h"
@@ -25,11 +26,12 @@ namespace deft::client {
 // rendezvous. The session must outlive the store. Any thread.
 class JobStore final : public link::Store {
  public:
-  explicit JobStore(Session& session) : session_(session) {}
+  explicit JobStore(Session& session) : session_(session), clock_(machine_) {}
   Result<void> set(const std::string& key, std::span<const std::byte> value) override;
   Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) override;
 
   [[nodiscard]] bool ended() const override;  // looks whether the daemon has said so
+  [[nodiscard]] const Clock& clock() const { return clock_; }  // of get()'s deadline
 
   // get() in two halves: ask() sends the question, and answer() waits until `key` exists. kTimeout at `deadline_us`
   // (MonotonicClock): then answer() may be called again.
@@ -38,6 +40,8 @@ class JobStore final : public link::Store {
 
  private:
   Session& session_;
+  const MonotonicClock machine_;
+  const LookClock clock_;
 };
 
 class WorkerLinks {

@@ -11,6 +11,7 @@
 #include "core/base/descriptor.h"
 #include "core/client/completions.h"
 #include "core/client/daemon_pulse.h"
+#include "core/client/look_clock.h"
 #include "core/client/session.h"
 
 namespace deft::client {
@@ -61,6 +62,19 @@ TEST(DaemonPulse, AStandstillOfBothCountsAsOneLook) {
 TEST(DaemonPulse, ADaemonThatNeverCountsIsNotWatched) {
   DaemonPulse pulse(1000);
   for (TimeUs now_us = 0; now_us < 100'000; now_us += 250) EXPECT_FALSE(pulse.look(0, now_us));
+}
+
+TEST(LookClock, AStandstillCountsAsOneLook) {
+  ManualClock machine;
+  const LookClock clock(machine);
+  for (int i = 0; i < 10; ++i) {
+    machine.advance(LookClock::kMostUs / 2);
+    EXPECT_EQ(clock.now_us(), (i + 1) * LookClock::kMostUs / 2);
+  }
+  machine.advance(60'000'000);
+  EXPECT_EQ(clock.now_us(), 6 * LookClock::kMostUs);
+  machine.advance(1);
+  EXPECT_EQ(clock.now_us(), 6 * LookClock::kMostUs + 1);
 }
 
 TEST(TensorProgress, GenerationsOfATensorNeverGoBack) {

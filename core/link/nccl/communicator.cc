@@ -81,10 +81,10 @@ Result<void> Communicator::meet_all(const LinkGroup& group) {
   const auto all = exchange(group, own);
   if (!all) return tl::unexpected(all.error());
   device_ = device_of(*all, own_, device_);
-  return join(all->front().id, group.connect_deadline_us);
+  return join(all->front().id, group);
 }
 
-Result<void> Communicator::join(const ncclUniqueId& id, TimeUs deadline_us) {
+Result<void> Communicator::join(const ncclUniqueId& id, const LinkGroup& group) {
   if (auto ok = use_device(); !ok) return ok;
   auto made = libraries_.check(libraries_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
                                "cudaStreamCreateWithFlags");
@@ -96,11 +96,11 @@ Result<void> Communicator::join(const ncclUniqueId& id, TimeUs deadline_us) {
                                                             static_cast<int>(own_), &config),
                           kName);
   if (!made) return made;
-  return settle(kName, deadline_us);
+  return settle(kName, &group);
 }
 
-// Waits until the communicator is no longer busy; 0: no deadline.
-Result<void> Communicator::settle(const char* name, TimeUs deadline_us) {
+// Waits until the communicator is no longer busy, by the deadline of `group` if there is one.
+Result<void> Communicator::settle(const char* name, const LinkGroup* group) {
   return poll([&]() -> std::optional<Result<void>> {
     ncclResult_t state = ncclSuccess;
     auto asked = libraries_.check(libraries_.ncclCommGetAsyncError(communicator_, &state), "ncclCommGetAsyncError",
@@ -109,7 +109,7 @@ Result<void> Communicator::settle(const char* name, TimeUs deadline_us) {
     if (!asked) return asked;
     if (state == ncclSuccess) return asked;
     if (aborted_) return fail(ErrorKind::kLost, std::string(name) + " was aborted");
-    if (deadline_us != 0 && MonotonicClock::now() > deadline_us)
+    if (group != nullptr && group->left_us() < 0)
       return fail(ErrorKind::kTimeout, "NCCL did not connect this one with " + others_ + " in time",
                   "check that a firewall lets TCP through between the nodes; NCCL_DEBUG=INFO tells more");
     return std::nullopt;
@@ -118,7 +118,7 @@ Result<void> Communicator::settle(const char* name, TimeUs deadline_us) {
 
 Result<void> Communicator::run(const char* name, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call) {
   if (auto ok = libraries_.check(call(communicator_, stream_), name, communicator_); !ok) return ok;
-  if (auto ok = settle(name, 0); !ok) return ok;
+  if (auto ok = settle(name, nullptr); !ok) return ok;
   return wait(name);
 }
 

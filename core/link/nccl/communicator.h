@@ -51,9 +51,9 @@ class Communicator {
       : libraries_(libraries), own_(own), members_(members) {}
   Result<void> find_devices();
   Result<void> meet_all(const LinkGroup& group);
-  Result<void> join(const ncclUniqueId& id, TimeUs deadline_us);
+  Result<void> join(const ncclUniqueId& id, const LinkGroup& group);
   Result<bool> busy(const char* name) const;
-  Result<void> settle(const char* name, TimeUs deadline_us);
+  Result<void> settle(const char* name, const LinkGroup* group);
 
   const Libraries& libraries_;
   const std::uint32_t own_, members_;
