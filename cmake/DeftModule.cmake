@@ -144,10 +144,11 @@ function(deft_fuzz NAME)
   add_dependencies(fuzz_targets ${NAME})
 endfunction()
 
-# deft_cases(N TEST ...): random cases of each property of these tests; a tenth with sanitizers, which cost that much.
+# deft_cases(N TEST ...): random cases of each property of these tests; a tenth with sanitizers, which cost that much. They take
+# long, so ctest begins with them when it runs several tests at a time.
 function(deft_cases COUNT)
   if(DEFT_SANITIZE)
     math(EXPR COUNT "${COUNT} / 10")
   endif()
-  set_tests_properties(${ARGN} PROPERTIES ENVIRONMENT "RC_PARAMS=max_success=${COUNT}")
+  set_tests_properties(${ARGN} PROPERTIES ENVIRONMENT "RC_PARAMS=max_success=${COUNT}" COST 100)
 endfunction()
