@@ -30,7 +30,7 @@ class JobStore final : public link::Store {
   Result<void> set(const std::string& key, std::span<const std::byte> value) override;
   Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) override;
 
-  [[nodiscard]] bool ended() const override;  // looks whether the daemon has said so
+  [[nodiscard]] bool ended() const override;                   // looks whether the daemon has said so
   [[nodiscard]] const Clock& clock() const { return clock_; }  // of get()'s deadline
 
   // get() in two halves: ask() sends the question, and answer() waits until `key` exists. kTimeout at `deadline_us`
