@@ -37,9 +37,8 @@ enum class TraceKind : std::uint16_t {
   kSettings = 10,
   kPolicy = 11,
   kCpu = 12,
-  kSegment = 13,  // segment_trace.h
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kSegment;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kCpu;
 // Files have some records of such kinds from before their beginning, so that short ones tell of clocks and policies, too.
 constexpr bool may_be_older(TraceKind kind) { return kind == TraceKind::kClock || kind == TraceKind::kPolicy; }
 
