@@ -85,6 +85,24 @@ TEST(Reactor, NobodySeesAStandstillBeforeTheLoopNoticesIt) {
   EXPECT_EQ(reactor.now_us() - began_us, 101'000 + RunningClock::kStandstillUs) << "it goes on where it waited";
 }
 
+// The timers that are late after a standstill take their time.
+TEST(Reactor, AStandstillIsNoticedOnce) {
+  ManualClock machine;
+  Reactor reactor(machine);
+  reactor.after(100'000, [&] {
+    machine.advance(1000);
+    reactor.stop();
+  });
+  bool slept = false;
+  reactor.add_poller([&](bool about_to_sleep) {
+    if (about_to_sleep && !slept) machine.advance(3'100'000);
+    slept |= about_to_sleep;
+    return about_to_sleep;
+  });
+  reactor.run();
+  EXPECT_EQ(reactor.clock().stood_still_us(10'000'000), 3'000'000);
+}
+
 // The first event after a standstill often replaces a timer by a later one: that hides no standstill.
 TEST(Reactor, ATimerThatIsReplacedStillTellsOfAStandstill) {
   ManualClock machine;
