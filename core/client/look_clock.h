@@ -1,7 +1,7 @@
 // A clock for who looks again and again whether something has come. Between two looks the process may stand still, as when a job is
 // suspended as a whole: such a time counts as one look, so a deadline by this clock leaves out the standstill.
 //
-//   LookClock clock;
+//   LookClock clock(machine);
 //   const TimeUs deadline_us = clock.now_us() + timeout_us;
 //   while (clock.now_us() < deadline_us) ...   // look, and wait for less than kMostUs
 //

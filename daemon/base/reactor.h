@@ -11,8 +11,8 @@
 // made; its exception fails that owner alone (daemon/base/callback_owner.h).
 //
 // clock() leaves out the time in which the process stood still, because it was stopped or its machine was suspended. run() notices that
-// by a timer that comes far too late (daemon/base/running_clock.h). So after a suspension of the whole job nobody is taken for lost: all timers and deadlines go on
-// from where they were.
+// by a timer that comes far too late (daemon/base/running_clock.h). So after a suspension of the whole job nobody is taken for lost:
+// all timers and deadlines go on from where they were.
 //
 // A test gives the reactor a ManualClock and calls run_once() instead of run(): so no test waits for a timer.
 #pragma once

@@ -16,7 +16,7 @@ std::vector<LateNodes::Owed> LateNodes::watch(TimeUs now_us, const std::function
   const TimeUs before_us = std::exchange(watched_us_, now_us);
   std::vector<Owed> owed;
   for (const auto& [name, wait] : waits_) {
-    // The clock goes back when it leaves out a time in which the process stood still (daemon/base/running_clock.h).
+    // An age below zero would be told as an endless one, so it is none here, whatever clock the caller has.
     const TimeUs age = std::max<TimeUs>(now_us - wait.since_us, 0);
     const TimeUs age_before = std::max<TimeUs>(before_us - wait.since_us, 0);
     const bool due = age / timing_.warning_us > age_before / timing_.warning_us;

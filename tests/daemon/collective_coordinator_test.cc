@@ -106,7 +106,7 @@ TEST(CollectiveCoordinator, ReportsWhoOwesARequestAlsoIfItLooksLate) {
   EXPECT_EQ(told, (std::vector<TimeUs>{130, 420}));
 }
 
-// A daemon that stood still sees requests before it leaves that time out of its clock.
+// The daemons' clock never goes back. If it did, the age would be told as an endless one, and that ended a job.
 TEST(CollectiveCoordinator, AClockThatGoesBackMakesNobodyLate) {
   CollectiveCoordinator collectives(2, 2, kTiming);
   collectives.ask(0, ask(0, 5), 1000);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <ctime>
 #include <limits>
 #include <thread>
@@ -80,6 +79,7 @@ TEST(Store, ADeadlineIsByTheClockOfTheLoop) {
   struct StillClock final : Clock {
     [[nodiscard]] TimeUs now_us() const override {
       ++read;
+      read.notify_all();
       return 0;
     }
     mutable std::atomic<int> read{0};
@@ -92,7 +92,7 @@ TEST(Store, ADeadlineIsByTheClockOfTheLoop) {
     const std::vector<std::string> keys{"a"};
     values = client.get(keys, 2 * link::Store::kLeastPatienceUs);
   });
-  while (clock.read < before + 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // it has waited twice
+  for (int seen = clock.read; seen < before + 3; seen = clock.read) clock.read.wait(seen);  // until it has waited twice
   client.arrived({.request = 1, .values = {bytes_of("1")}});
   getter.join();
   ASSERT_TRUE(values) << values.error().message();
