@@ -275,7 +275,7 @@ bool ControlPlane::drain_dealer(const Peer& peer, Dealer& dealer) {
          dealer.socket.recv(payload, zmq::recv_flags::dontwait)) {
     ++received;
     bytes += payload.size();
-    if (dealer.watch.socket()) dealer.watch.close(dealer.socket);
+    dealer.watch.close();
     deliver(name, payload);
   }
   return received > 0;

@@ -1,15 +1,19 @@
 // The connections between daemons, within this process.
 #include "daemon/wire/control_plane.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -83,6 +87,43 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
   for (const char* wrong : {"nonsense", ":1", "host:", "host:0", "host:70000", "host:1x"})
     EXPECT_FALSE((*follower)->connect(wrong, getuid())) << wrong;
   (*follower)->disconnect(*peer);
+}
+
+// ZeroMQ's one thread once waited for ever to tell of such a connection's end, and this daemon reached no leader any more.
+TEST(ControlPlane, ALeaderThatHangsUpOnWhoHasGivenItUpDoesNotKeepOthersWaiting) {
+  const int silent = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in here{};
+  here.sin_family = AF_INET;
+  here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof here;
+  ASSERT_EQ(bind(silent, reinterpret_cast<sockaddr*>(&here), size), 0);
+  ASSERT_EQ(listen(silent, 8), 0);
+  ASSERT_EQ(getsockname(silent, reinterpret_cast<sockaddr*>(&here), &size), 0);
+  Reactor reactor;
+  const std::string address = "127.0.0.1:" + std::to_string(free_port());
+  auto leader = ControlPlane::open(reactor, {.listen = address, .secret_file = {}});
+  auto follower =
+      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  ASSERT_TRUE(leader && follower);
+
+  const auto given_up = (*follower)->connect("127.0.0.1:" + std::to_string(ntohs(here.sin_port)), getuid());
+  ASSERT_TRUE(given_up);
+  (*follower)->send(*given_up, "keeps the connection for a moment");
+  const int accepted = accept(silent, nullptr, nullptr);
+  ASSERT_GE(accepted, 0);
+  (*follower)->disconnect(*given_up);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // ZeroMQ's thread closes in its own time
+  close(accepted);
+
+  bool heard = false;
+  (*leader)->on_message = [&](const Peer&, std::span<const std::byte>) { heard = true, reactor.stop(); };
+  const auto peer = (*follower)->connect(address, getuid());
+  ASSERT_TRUE(peer);
+  (*follower)->send(*peer, "hello");
+  reactor.after(20'000'000, [&] { reactor.stop(); });
+  reactor.run();
+  EXPECT_TRUE(heard);
+  close(silent);
 }
 
 // A file with a key of its own; empty: none.

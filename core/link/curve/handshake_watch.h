@@ -1,15 +1,17 @@
-// Hears how connections of a ZeroMQ socket, which listens or calls, begin and end: ZeroMQ drops who does not get through its greeting, or does not
-// hold the key, and tells it here alone.
+// Counts how connections of a ZeroMQ socket, which listens or calls, begin and end: ZeroMQ drops who does not get through its greeting,
+// or does not hold the key, and tells it here alone.
 //
 //   HandshakeWatch watch;
 //   watch.open(context, router, "inproc://control");   // before the socket is bound
 //   const auto turn = watch.turn();                    // when watch.socket() is readable
 //
-// One thread at a time. ZeroMQ's own thread waits for whoever does not call turn().
+// Order of declaration and thread: as those of a SocketMonitor.
 #pragma once
 
 #include <string>
 #include <zmq.hpp>
+
+#include "core/link/curve/socket_monitor.h"
 
 namespace deft::link {
 
@@ -17,10 +19,8 @@ class HandshakeWatch {
  public:
   // Throws zmq::error_t. `name` is an inproc address that no other socket of the context has.
   void open(zmq::context_t& context, zmq::socket_t& watched, const std::string& name);
-  // Watches no longer. `watched` goes on; without it, it has been closed.
-  void close(zmq::socket_t& watched) { zmq_socket_monitor(watched.handle(), nullptr, 0), socket_.close(); }
-  void close() { socket_.close(); }
-  [[nodiscard]] zmq::socket_t& socket() { return socket_; }
+  void close() { monitor_.close(); }  // watches no longer
+  [[nodiscard]] zmq::socket_t& socket() { return monitor_.socket(); }
 
   struct Turn {
     unsigned failed = 0;  // connections that were dropped before a message could pass
@@ -30,7 +30,7 @@ class HandshakeWatch {
   Turn turn();
 
  private:
-  zmq::socket_t socket_;
+  SocketMonitor monitor_;
 };
 
 }  // namespace deft::link

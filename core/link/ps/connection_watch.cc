@@ -1,8 +1,5 @@
 #include "core/link/ps/connection_watch.h"
 
-#include <cstdint>
-#include <cstring>
-
 namespace deft::link::ps_backend {
 namespace {
 
@@ -12,25 +9,15 @@ constexpr int kWatched = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVEN
 
 }  // namespace
 
-ConnectionWatch::ConnectionWatch(zmq::context_t& context, zmq::socket_t& socket, const std::string& name)
-    : monitor_(context, zmq::socket_type::pair) {
-  const std::string endpoint = "inproc://" + name;
-  if (zmq_socket_monitor(socket.handle(), endpoint.c_str(), kWatched) != 0) throw zmq::error_t();
-  monitor_.connect(endpoint);
+ConnectionWatch::ConnectionWatch(zmq::context_t& context, zmq::socket_t& socket, const std::string& name) {
+  monitor_.open(context, socket, "inproc://" + name, kWatched);
 }
 
-// An event is two frames: its number and value, and the address. The value of a new connection is its descriptor.
 ConnectionWatch::News ConnectionWatch::take_news() {
   News news;
-  zmq::message_t frame;
-  while (monitor_.recv(frame, zmq::recv_flags::dontwait)) {
-    std::uint16_t event = 0;
-    std::int32_t value = 0;
-    if (monitor_.get(zmq::sockopt::rcvmore) == 0 || frame.size() < sizeof event + sizeof value) continue;
-    std::memcpy(&event, frame.data(), sizeof event);
-    std::memcpy(&value, frame.data<std::byte>() + sizeof event, sizeof value);
-    switch (event) {
-      case ZMQ_EVENT_CONNECTED: connection_ = borrow_socket(0, value); break;
+  while (const auto event = monitor_.next()) {
+    switch (event->kind) {
+      case ZMQ_EVENT_CONNECTED: connection_ = borrow_socket(0, event->value); break;
       case ZMQ_EVENT_DISCONNECTED: news.lost = true; break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL: news.refused |= ++hung_up_ >= kHangUps; break;
       default: news.refused = true;

@@ -5,12 +5,13 @@
 #include <zmq.hpp>
 
 #include "core/link/borrowed_socket.h"
+#include "core/link/curve/socket_monitor.h"
 
 namespace deft::link::ps_backend {
 
 class ConnectionWatch {
  public:
-  // `name` is unique in the context. Construct it before the socket connects. Throws zmq::error_t.
+  // `name` is unique in the context. Construct it before the socket connects, and end it before the socket. Throws zmq::error_t.
   ConnectionWatch(zmq::context_t& context, zmq::socket_t& socket, const std::string& name);
 
   struct News {
@@ -22,10 +23,10 @@ class ConnectionWatch {
   // Fills what the kernel knows of `traffic`: the bytes pushed, how long they took, the packets sent again, the least round trip.
   void count_pushes(PeerTraffic& traffic) const;
 
-  [[nodiscard]] zmq::pollitem_t events() { return {monitor_.handle(), 0, ZMQ_POLLIN, 0}; }
+  [[nodiscard]] zmq::pollitem_t events() { return {monitor_.socket().handle(), 0, ZMQ_POLLIN, 0}; }
 
  private:
-  zmq::socket_t monitor_;
+  SocketMonitor monitor_;
   BorrowedSocket connection_;  // the newest
   unsigned hung_up_ = 0;       // times, in the handshake
 };

@@ -36,8 +36,8 @@ ParameterServer::ParameterServer(Options options, CurveKey key)
     : options_(std::move(options)), router_(context_, zmq::socket_type::router), guard_{std::move(key), {}, {}} {}
 
 ParameterServer::~ParameterServer() {
-  router_.close();
   guard_.watch.close();
+  router_.close();
 }
 
 Result<std::unique_ptr<ParameterServer>> ParameterServer::open(Options options) {
