@@ -61,9 +61,10 @@ void describe_clocks(const replay::JobTrace& job) {
     const auto& clock = node.clock;
     if (clock.samples == 0) continue;
     std::printf(
-        "node %u (%s): clock is %+.6f s off the leader's, drifts %+.2f ppm, aligned within %.0f us by %zu answers\n",
-        node.trace.header.node, node.trace.header.host.c_str(), -static_cast<double>(clock.offset_us) / 1e6,
-        -clock.drift * 1e6, clock.error_us, clock.samples);
+        "node %u (%s): clock is %+.6f s off the leader's, drifts %+.2f ppm, aligned within %.0f us by %zu answers%s\n",
+        node.trace.header.node, node.trace.header.host.c_str(),
+        -(static_cast<double>(clock.offset_us) + clock.correction_us) / 1e6, -clock.drift * 1e6, clock.error_us,
+        clock.samples, clock.bounds > 0 ? " and the data that was sent" : "");
   }
 }
 
@@ -72,7 +73,7 @@ Result<int> merge(Arguments arguments) {
   if (!options) return tl::unexpected(options.error());
   const auto job = read_traces("deft trace", options->folder);
   if (!job) return tl::unexpected(job.error());
-  const auto timeline = replay::make_timeline(*job);
+  const auto timeline = replay::make_timeline(*job, replay::Detail::kSegments);
   std::ofstream out(options->output, std::ios::binary);
   if (options->chrome)
     write_chrome(out, timeline);

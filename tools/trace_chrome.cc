@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "tools/trace_output.h"
@@ -45,7 +46,10 @@ std::map<std::uint64_t, std::vector<const replay::TrackSlice*>> slices_by_flow(c
   std::map<std::uint64_t, std::vector<const replay::TrackSlice*>> flows;
   for (const auto& slice : timeline.slices)
     if (slice.flow != 0) flows[slice.flow].push_back(&slice);
-  for (auto& [flow, slices] : flows) std::ranges::stable_sort(slices, {}, &replay::TrackSlice::begin_us);
+  const auto order = [](const replay::TrackSlice* slice) {  // a send comes first, also if it began at the same time
+    return std::pair(slice->begin_us, slice->category == "receive");
+  };
+  for (auto& [flow, slices] : flows) std::ranges::stable_sort(slices, {}, order);
   return flows;
 }
 
@@ -62,7 +66,7 @@ void add_arrows(const replay::JobTimeline& timeline, ChromeWriter& writer) {
                     {"pid", timeline.tracks[slice->track].node},
                     {"tid", slice->track},
                     {"ts", slice->begin_us},
-                    {"name", "launch"},
+                    {"name", slice->category == "transfer" ? "launch" : "segment"},
                     {"cat", slice->category}};
       if (is_last) event["bp"] = "e";  // a finish would else be bound to the slice that comes next
       writer.add(event);

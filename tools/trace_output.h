@@ -10,7 +10,8 @@
 
 namespace deft::tools {
 
-// A node is a process. Arrows join the slices of one launch over all nodes. TrackEvent protobuf, and the trace event format.
+// A node is a process. Arrows join the slices of one launch over all nodes, and each send with its receive. TrackEvent protobuf, and the
+// trace event format.
 void write_perfetto(std::ostream& out, const replay::JobTimeline& timeline);
 void write_chrome(std::ostream& out, const replay::JobTimeline& timeline);
 

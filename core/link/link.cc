@@ -21,11 +21,11 @@ Result<void> check(const WorkRequest& request, std::uint32_t nodes, const std::s
     return fail(ErrorKind::kInvalid, "encoded elements that are no blocks, or without an owner's stage");
   if (request.kind == Kind::kReduceByAll && (request.dtype != model::DType::kUInt8 || !request.owner_stage))
     return fail(ErrorKind::kInvalid, "what every node reduces is no bytes, or has no stage that does it");
-  if (request.kind == Kind::kBroadcast && request.root >= nodes)
-    return fail(ErrorKind::kInvalid,
-                "broadcast from " + member + " " + std::to_string(request.root) + " of " + std::to_string(nodes));
-  if (request.kind == Kind::kAllGather && request.block_bytes.size() != nodes)
-    return fail(ErrorKind::kInvalid, "all-gather of " + std::to_string(request.block_bytes.size()) + " blocks on " +
+  if (request.kind == Kind::kBroadcast && request.block_of.root >= nodes)
+    return fail(ErrorKind::kInvalid, "broadcast from " + member + " " + std::to_string(request.block_of.root) + " of " +
+                                         std::to_string(nodes));
+  if (request.kind == Kind::kAllGather && request.block_of.bytes.size() != nodes)
+    return fail(ErrorKind::kInvalid, "all-gather of " + std::to_string(request.block_of.bytes.size()) + " blocks on " +
                                          std::to_string(nodes) + " " + member + "s");
   return {};
 }

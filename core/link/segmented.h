@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/link/segment_observer.h"
 #include "core/link/slices.h"
 #include "core/link/work_request.h"
 
@@ -57,6 +58,17 @@ struct Segmented {
   std::uint64_t sent = 0;         // rounds whose segments have gone
   std::uint64_t first_round = 0;  // in the sequence of all requests
 };
+
+// What the observer of the request is told of data that a peer gets or has sent.
+inline SegmentMove move_of(const Segmented& segmented, std::uint32_t peer, model::SegmentPart part, std::uint64_t round,
+                           const Range& range, bool is_sent) {
+  return {.request = segmented.request.id,
+          .peer = peer,
+          .round = static_cast<std::uint32_t>(round),
+          .bytes = range.count * segmented.element,
+          .part = part,
+          .is_sent = is_sent};
+}
 
 // Visits the peers of `node` beginning with the next node, so that not all nodes send to the same one at once. Ends when a
 // visit gives false; gives whether none did.

@@ -32,15 +32,15 @@ WorkRequest WorkRequest::reduce_by_all(std::byte* data, std::size_t bytes, Owner
 }
 
 WorkRequest WorkRequest::all_gather(std::byte* data, std::vector<std::size_t> block_bytes, std::uint64_t id) {
-  return {.kind = Kind::kAllGather, .data = data, .block_bytes = std::move(block_bytes), .id = id};
+  return {.kind = Kind::kAllGather, .data = data, .block_of = {.bytes = std::move(block_bytes)}, .id = id};
 }
 
 WorkRequest WorkRequest::broadcast(std::byte* data, std::size_t bytes, std::uint32_t root, std::uint64_t id) {
-  return {.kind = Kind::kBroadcast, .data = data, .count = bytes, .root = root, .id = id};
+  return {.kind = Kind::kBroadcast, .data = data, .count = bytes, .block_of = {.root = root}, .id = id};
 }
 
 std::size_t WorkRequest::bytes() const {
-  if (kind == Kind::kAllGather) return std::accumulate(block_bytes.begin(), block_bytes.end(), std::size_t{0});
+  if (kind == Kind::kAllGather) return std::accumulate(block_of.bytes.begin(), block_of.bytes.end(), std::size_t{0});
   return kind == Kind::kBroadcast ? count : count * model::dtype_bytes(dtype);
 }
 
@@ -50,9 +50,9 @@ Range WorkRequest::owned_by(std::uint32_t node, std::uint32_t nodes) const {
 }
 
 std::vector<std::size_t> WorkRequest::blocks(std::uint32_t nodes) const {
-  if (kind == Kind::kAllGather) return block_bytes;
+  if (kind == Kind::kAllGather) return block_of.bytes;
   std::vector<std::size_t> bytes(nodes, 0);
-  if (kind == Kind::kBroadcast) bytes[root] = count;
+  if (kind == Kind::kBroadcast) bytes[block_of.root] = count;
   return bytes;
 }
 

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/link/segment_observer.h"
 #include "core/link/slices.h"
 #include "core/model/dtype.h"
 
@@ -57,9 +59,12 @@ struct WorkRequest {
   std::size_t count = 0;  // elements; of a broadcast, bytes
   model::DType dtype = model::DType::kUInt8;
   model::ReduceOp op = model::ReduceOp::kSum;
-  std::vector<std::size_t> block_bytes = {};  // all-gather: of each node
-  std::uint32_t root = 0;                     // broadcast
-  std::uint64_t id = 0;                       // the caller's, of one request in flight
+  struct Blocks {
+    std::vector<std::size_t> bytes = {};  // all-gather: of each node
+    std::uint32_t root = 0;               // broadcast: whose block it is
+  };
+  Blocks block_of = {};  // if nothing is reduced
+  std::uint64_t id = 0;  // the caller's, of one request in flight
   // How soon it is needed, 0 first; the same on all nodes. A link may carry urgent requests before older ones, and many
   // links carry all in the order of their submission.
   std::uint32_t priority = 0;
@@ -67,7 +72,8 @@ struct WorkRequest {
   std::size_t block = 1;
   // Stands for add(). Links that do not compose all-reduces (Link::composes) take it for encoded elements and of kReduceByAll alone.
   OwnerStage owner_stage = {};
-  std::optional<EncodedElements> encoded = {};  // links that compose all-reduces do without it
+  std::optional<EncodedElements> encoded = {};     // links that compose all-reduces do without it
+  std::shared_ptr<SegmentObserver> observer = {};  // null: nobody wants to know
 
   static WorkRequest all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
                                 std::uint64_t id = 0, std::uint32_t priority = 0);

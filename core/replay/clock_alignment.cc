@@ -16,17 +16,18 @@ namespace {
 constexpr double kMostDrift = 1e-3;        // far above that of any quartz
 constexpr double kUsualDrift = 2e-4;       // of two clocks in order; where answers say nothing, they count as no worse
 constexpr std::size_t kMostSamples = 512;  // the quickest of as many periods
+constexpr std::size_t kMostBounds = 128;   // of data: the tightest of as many periods, of each side
+constexpr double kRoundingUs = 1;          // of data's bounds: times are whole microseconds
 constexpr double kDriftCost =
     0.1;  // of distance, for each microsecond a second: a short trace tells nothing about drift
 constexpr double kUnbounded = std::numeric_limits<double>::max();
 constexpr double kUsPerSecond = 1e6;  // the drift is solved in microseconds a second, so that numbers are of one size
 
-// A sample relative to the origin and to the first guess of the offset.
-struct Bounds {
-  double at_s = 0;        // of the question, in seconds
-  double answered_s = 0;  // likewise
-  double least_us = 0;    // offset + drift * answered_s is at least this ...
-  double most_us = 0;     // ... and offset + drift * at_s is at most this
+// Relative to the origin, and to the first guess of the offset: offset + drift * at_s is at least, or at most, this.
+struct Row {
+  double at_s = 0;
+  double offset_us = 0;
+  bool is_least = false;
 };
 
 TimeUs round_trip(const ClockSample& sample) { return sample.answered_us - sample.asked_us; }
@@ -49,10 +50,10 @@ std::vector<ClockSample> quickest(std::span<const ClockSample> samples) {
   return chosen;
 }
 
-// Columns: the offset's correction, the drift forward and backward, the distance from all bounds. Rows: two a sample.
+// Columns: the offset's correction, the drift forward and backward, the distance from all bounds.
 class Line {
  public:
-  explicit Line(std::span<const Bounds> bounds);
+  explicit Line(std::span<const Row> bounds);
 
   struct Solution {
     double correction_us = 0, drift_us_per_s = 0;
@@ -75,20 +76,19 @@ class Line {
   std::unique_ptr<Clp_Simplex, Deleted> model_{Clp_newModel()};
 };
 
-Line::Line(std::span<const Bounds> bounds) {
-  const std::size_t rows = 2 * bounds.size();
+Line::Line(std::span<const Row> bounds) {
+  const std::size_t rows = bounds.size();
   std::vector<int> begins = {0, static_cast<int>(rows), static_cast<int>(2 * rows), static_cast<int>(3 * rows),
                              static_cast<int>(4 * rows)};
   std::vector<int> index;
   std::vector<double> value, low(rows, -kUnbounded), high(rows, kUnbounded);
   for (std::size_t column = 0; column < 4; ++column)
-    for (std::size_t i = 0; i < bounds.size(); ++i) {
-      const std::array<double, 4> least = {1, bounds[i].answered_s, -bounds[i].answered_s, -1};
-      const std::array<double, 4> most = {1, bounds[i].at_s, -bounds[i].at_s, 1};
-      index.insert(index.end(), {static_cast<int>(2 * i), static_cast<int>(2 * i + 1)});
-      value.insert(value.end(), {least[column], most[column]});
+    for (std::size_t i = 0; i < rows; ++i) {
+      const std::array<double, 4> row = {1, bounds[i].at_s, -bounds[i].at_s, bounds[i].is_least ? -1.0 : 1.0};
+      index.push_back(static_cast<int>(i));
+      value.push_back(row[column]);
     }
-  for (std::size_t i = 0; i < bounds.size(); ++i) low[2 * i] = bounds[i].least_us, high[2 * i + 1] = bounds[i].most_us;
+  for (std::size_t i = 0; i < rows; ++i) (bounds[i].is_least ? low : high)[i] = bounds[i].offset_us;
   const std::array<double, 4> column_low = {-kUnbounded, 0, 0, 0};
   const std::array<double, 4> column_high = {kUnbounded, kMostDrift * kUsPerSecond, kMostDrift * kUsPerSecond,
                                              kUnbounded};
@@ -115,14 +115,40 @@ std::optional<Line::Solution> Line::maximise(const Columns& weights) {
   return Solution{columns[0], columns[1] - columns[2]};
 }
 
-std::vector<Bounds> bounds_of(std::span<const ClockSample> samples, TimeUs origin_us, TimeUs offset_us) {
-  std::vector<Bounds> bounds;
+Row row_of(const ClockBound& bound, TimeUs origin_us, TimeUs offset_us) {
+  return {static_cast<double>(bound.node_us - origin_us) / kUsPerSecond,
+          static_cast<double>(bound.leader_us - bound.node_us - offset_us), bound.is_least};
+}
+
+std::vector<Row> rows_of(std::span<const ClockSample> samples, TimeUs origin_us, TimeUs offset_us) {
+  std::vector<Row> rows;
   for (const ClockSample& sample : samples)
-    bounds.push_back({static_cast<double>(sample.asked_us - origin_us) / kUsPerSecond,
-                      static_cast<double>(sample.answered_us - origin_us) / kUsPerSecond,
-                      static_cast<double>(sample.leader_us - sample.answered_us - offset_us),
-                      static_cast<double>(sample.leader_us - sample.asked_us - offset_us)});
-  return bounds;
+    for (const bool is_least : {true, false})
+      rows.push_back(
+          row_of({is_least ? sample.answered_us : sample.asked_us, sample.leader_us, is_least}, origin_us, offset_us));
+  return rows;
+}
+
+// The bounds that are nearest to the line, on either side of it: the nearest of each period.
+std::vector<Row> tightest(std::span<const ClockBound> bounds, const ClockMap& map, const Line::Solution& line) {
+  if (bounds.empty()) return {};
+  const auto [first, last] = std::ranges::minmax_element(bounds, {}, &ClockBound::node_us);
+  const TimeUs begin_us = first->node_us, period_us = (last->node_us - begin_us) / TimeUs{kMostBounds} + 1;
+  std::array<std::array<std::optional<Row>, kMostBounds>, 2> nearest;
+  const auto distance = [&](const Row& row) {
+    return row.is_least ? line.at(row.at_s) - row.offset_us : row.offset_us - line.at(row.at_s);
+  };
+  for (const ClockBound& bound : bounds) {
+    Row row = row_of(bound, map.origin_us, map.offset_us);
+    row.offset_us += row.is_least ? -kRoundingUs : kRoundingUs;
+    auto& best = nearest[row.is_least ? 0 : 1][static_cast<std::size_t>((bound.node_us - begin_us) / period_us)];
+    if (!best || distance(row) < distance(*best)) best = row;
+  }
+  std::vector<Row> rows;
+  for (const auto& side : nearest)
+    for (const auto& row : side)
+      if (row) rows.push_back(*row);
+  return rows;
 }
 
 // At the records' ends, because there the lines that obey all bounds are farthest from each other.
@@ -143,6 +169,12 @@ void drop_slowest(std::vector<ClockSample>& samples) {
   samples.erase(std::ranges::max_element(samples, {}, round_trip));
 }
 
+void set_line(ClockMap& map, const Line::Solution& line, double error_us) {
+  map.correction_us = line.correction_us;
+  map.drift = line.drift_us_per_s / kUsPerSecond;
+  map.error_us = error_us;
+}
+
 }  // namespace
 
 TimeUs ClockMap::to_leader(TimeUs node_us) const {
@@ -150,7 +182,7 @@ TimeUs ClockMap::to_leader(TimeUs node_us) const {
   return node_us + offset_us + std::llround(correction_us + drift * since_us);
 }
 
-Result<ClockMap> align(std::span<const ClockSample> all, const Interval& records) {
+Result<ClockMap> align(std::span<const ClockSample> all, const Interval& records, std::span<const ClockBound> bounds) {
   std::vector<ClockSample> samples = quickest(all);
   const std::size_t usable = samples.size();
   while (!samples.empty()) {
@@ -160,16 +192,22 @@ Result<ClockMap> align(std::span<const ClockSample> all, const Interval& records
     map.offset_us = best.leader_us - map.origin_us;
     map.samples = samples.size();
     map.contradicting = usable - samples.size();
-    const auto bounds = bounds_of(samples, map.origin_us, map.offset_us);
-    Line line(bounds);
+    auto rows = rows_of(samples, map.origin_us, map.offset_us);
+    Line line(rows);
     const auto middle = line.middle();
     if (!middle) {
       drop_slowest(samples);
       continue;
     }
-    map.correction_us = middle->correction_us;
-    map.drift = middle->drift_us_per_s / kUsPerSecond;
-    map.error_us = error_of(line, *middle, best, map.origin_us, records);
+    set_line(map, *middle, error_of(line, *middle, best, map.origin_us, records));
+    const auto more = tightest(bounds, map, *middle);
+    if (more.empty()) return map;
+    rows.insert(rows.end(), more.begin(), more.end());
+    Line closer(rows);
+    const auto closer_middle = closer.middle();
+    if (!closer_middle) return map;
+    const double error_us = error_of(closer, *closer_middle, best, map.origin_us, records);
+    if (error_us < map.error_us) set_line(map, *closer_middle, error_us), map.bounds = more.size();
     return map;
   }
   return fail(ErrorKind::kInvalid, "there is no sample of the leader's clock",

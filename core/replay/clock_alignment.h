@@ -1,6 +1,6 @@
 // Maps a node's clock to the leader's clock, from questions and answers that were exchanged while a job ran.
 //
-//   auto map = align(samples, {begin_us, end_us});   // of one node, whose records are from between these times
+//   auto map = align(samples, {begin_us, end_us}, bounds);   // of one node, whose records are from between these times
 //   map->to_leader(record.begin_us());               // microseconds of the leader's clock
 //   map->error_us                                    // the true time of a record may differ by so much
 //
@@ -10,6 +10,10 @@
 // the least delay of a message, if the way to the leader and the way back have the same least delay. From inside, an asymmetric
 // way cannot be told from an offset. So other lines obey all bounds, too. `error_us` is how far they go away from this one, at the first
 // or the last record: lines differ most there. If no answer is near, only the drift that clocks can have bounds a line.
+//
+// Data that the node and the leader sent each other bounds the line, too: no RECV ended before its SEND began. Of many such bounds the
+// tightest of each of some periods count, on either side of the line that answers give. They count only if that makes the error smaller. If
+// they contradict the answers, the answers count.
 //
 // dPRO (section 4.2) minimises a sum of variances instead, with a maximum inside, which is not convex as printed.
 #pragma once
@@ -27,6 +31,13 @@ struct ClockSample {
   TimeUs asked_us = 0;     // the node's clock
   TimeUs leader_us = 0;    // the leader's clock, between the question and the answer
   TimeUs answered_us = 0;  // the node's clock
+};
+
+// When the node's clock showed `node_us`, the leader's showed at least, or at most, `leader_us`.
+struct ClockBound {
+  TimeUs node_us = 0;
+  TimeUs leader_us = 0;
+  bool is_least = false;  // else at most
 };
 
 // When a node's records began and ended.
@@ -47,12 +58,14 @@ struct ClockMap {
   double error_us = 0;
   std::size_t samples = 0;
   std::size_t contradicting = 0;  // samples that were left out
+  std::size_t bounds = 0;         // of data, that count
 
   [[nodiscard]] TimeUs to_leader(TimeUs node_us) const;
 };
 
 // kInvalid without a sample. Samples that contradict all others (a clock that jumped) are left out and counted. `records`: of the node's
 // clock; if it is empty, the error is that at the origin.
-Result<ClockMap> align(std::span<const ClockSample> samples, const Interval& records);
+Result<ClockMap> align(std::span<const ClockSample> samples, const Interval& records,
+                       std::span<const ClockBound> bounds = {});
 
 }  // namespace deft::replay

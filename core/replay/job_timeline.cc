@@ -8,8 +8,10 @@
 #include <tuple>
 
 #include "core/model/events.h"
+#include "core/model/segment_part.h"
 #include "core/replay/launches.h"
 #include "core/replay/policies_in_force.h"
+#include "core/replay/segments.h"
 #include "core/replay/worker_steps.h"
 
 namespace deft::replay {
@@ -30,6 +32,13 @@ std::string_view stage_name(std::uint16_t stage) {
     case TransferStage::kReport: return "report";
   }
   return "unknown";
+}
+
+// "segment 3 to node 1", "result 3 of server 0".
+std::string name_of(const trace::SegmentTrace& segment) {
+  return std::string(model::name_of(static_cast<model::SegmentPart>(segment.part))) + " " +
+         std::to_string(segment.round) + (segment.is_sent == 1 ? " to " : " of ") +
+         (segment.is_server == 1 ? "server " : "node ") + std::to_string(segment.peer);
 }
 
 // When each of some tracks is free. The nodes of a tree over the tracks have the earliest of these times, so that a hundred thousand
@@ -95,6 +104,7 @@ class NodeTimeline {
       : trace_(node.trace), origin_us_(origin_us), timeline_(timeline) {}
 
   void add();
+  void add_segments(const SentSegments& sent);
 
  private:
   void add(std::uint32_t track, TimeUs begin_us, TimeUs end_us, TrackSlice slice) {
@@ -108,6 +118,7 @@ class NodeTimeline {
   void add_gradients();
   void add_launches();
   void add_transfer(const NodeLaunch& launch, TrackPool& pool);
+  [[nodiscard]] std::string link_name(std::uint16_t link) const;
   [[nodiscard]] std::uint32_t worker_track(std::uint32_t worker);
   [[nodiscard]] const trace::TraceGroup* group(std::uint32_t id) const;
   [[nodiscard]] std::string tensor_names(std::uint32_t group, const std::vector<std::uint32_t>& tensors) const;
@@ -224,10 +235,36 @@ void NodeTimeline::add_launches() {
     if (launch.ready_us && *launch.ready_us < launch.begin_us())
       add(waiting.take(*launch.ready_us, launch.begin_us()), *launch.ready_us, launch.begin_us(),
           {.name = describe(launch), .category = "wait", .numbers = {{"launch", launch.number}}});
-    const auto& names = trace_.header.links;
-    const std::string name = launch.link < names.size() ? names[launch.link] : "link " + std::to_string(launch.link);
-    add_transfer(launch, links.try_emplace(launch.link, timeline_, trace_.header.node, name).first->second);
+    auto& pool = links.try_emplace(launch.link, timeline_, trace_.header.node, link_name(launch.link)).first->second;
+    add_transfer(launch, pool);
   }
+}
+
+// A receive is drawn from its send on, if that is known: this node may have begun to wait long before.
+void NodeTimeline::add_segments(const SentSegments& sent) {
+  std::map<std::pair<std::uint16_t, std::uint8_t>, TrackPool> pools;  // by link and direction
+  for (const auto& record : trace_.records) {
+    if (record.kind() != TraceKind::kSegment) continue;
+    const auto segment = record.as<trace::SegmentTrace>();
+    const bool is_sent = segment.is_sent == 1;
+    const auto* const send =
+        is_sent ? sent.of(trace_.header.node, segment) : sent.that_fed(trace_.header.node, segment);
+    TimeUs begin_us = record.begin_us();
+    if (send != nullptr) begin_us = std::max(begin_us, send->begin_us);
+    const TimeUs end_us = std::max(begin_us, record.end_us());
+    const std::string name = link_name(segment.link) + (is_sent ? " sends" : " receives");
+    auto& pool = pools.try_emplace({segment.link, segment.is_sent}, timeline_, trace_.header.node, name).first->second;
+    add(pool.take(begin_us, end_us), begin_us, end_us,
+        {.name = name_of(segment),
+         .category = is_sent ? "send" : "receive",
+         .numbers = {{"launch", segment.number}, {"bytes", segment.bytes}, {"request", segment.request}},
+         .flow = send == nullptr ? 0 : kFirstSegmentFlow + sent.number_of(*send)});
+  }
+}
+
+std::string NodeTimeline::link_name(std::uint16_t link) const {
+  const auto& names = trace_.header.links;
+  return link < names.size() ? names[link] : "link " + std::to_string(link);
 }
 
 void NodeTimeline::add() {
@@ -248,13 +285,20 @@ TimeUs beginning_of(const JobTrace& job) {
   return begin_us == std::numeric_limits<TimeUs>::max() ? 0 : begin_us;
 }
 
-JobTimeline make_timeline(const JobTrace& job) {
+JobTimeline make_timeline(const JobTrace& job, Detail detail) {
   JobTimeline timeline;
   const TimeUs origin_us = beginning_of(job);
+  const bool has_segments = detail == Detail::kSegments;
+  SentSegments sent;
+  for (const auto& node : job.nodes)
+    if (has_segments) sent.add(node.trace);
+  sent.index();
   for (const auto& node : job.nodes) {
     const auto& header = node.trace.header;
     timeline.nodes.push_back({header.node, "node " + std::to_string(header.node) + ": " + header.host});
-    NodeTimeline(node, origin_us, timeline).add();
+    NodeTimeline of_node(node, origin_us, timeline);
+    of_node.add();
+    if (has_segments) of_node.add_segments(sent);
   }
   std::ranges::stable_sort(timeline.slices, {}, [](const TrackSlice& slice) {
     return std::make_tuple(slice.track, slice.begin_us, -slice.end_us);

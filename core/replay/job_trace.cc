@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/model/job_names.h"
+#include "core/replay/segments.h"
 #include "core/replay/trace_limits.h"
 
 namespace deft::replay {
@@ -68,10 +69,22 @@ Interval interval_of(const trace::NodeTrace& trace) {
   return interval;
 }
 
-Result<AlignedNode> aligned(trace::NodeTrace trace) {
+// What the leader's trace tells of each other node's clock, by the place of the node's trace.
+std::vector<std::vector<ClockBound>> bounds_by_leader(const std::vector<trace::NodeTrace>& traces, const Key& key) {
+  std::vector<std::vector<ClockBound>> bounds(traces.size());
+  const auto is_of = [&](const trace::NodeTrace& trace) { return key_of(trace) == key; };
+  const auto leader = std::ranges::find_if(
+      traces, [&](const trace::NodeTrace& trace) { return is_of(trace) && trace.header.node == 0; });
+  if (leader == traces.end()) return bounds;
+  for (std::size_t i = 0; i < traces.size(); ++i)
+    if (is_of(traces[i]) && traces[i].header.node != 0) bounds[i] = clock_bounds(traces[i], *leader);
+  return bounds;
+}
+
+Result<AlignedNode> aligned(trace::NodeTrace trace, std::span<const ClockBound> bounds) {
   AlignedNode node{std::move(trace), {}};
   if (node.trace.header.node == 0) return node;
-  auto clock = align(samples_of(node.trace), interval_of(node.trace));
+  auto clock = align(samples_of(node.trace), interval_of(node.trace), bounds);
   if (!clock) return tl::unexpected(clock.error());
   node.clock = *clock;
   for (auto& record : node.trace.records) {
@@ -103,6 +116,7 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
   JobTrace job;
   std::map<std::uint32_t, AlignedNode> nodes;
   std::uint32_t expected = 0;
+  const auto bounds = bounds_by_leader(traces, key);
   for (std::size_t i = 0; i < traces.size(); ++i) {
     if (key_of(traces[i]) != key) {
       job.problems.push_back(names[i] + why_left_out(traces[i].header, key.first));
@@ -115,7 +129,7 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
       job.problems.push_back(names[i] + ": " + problem);
     const std::uint32_t number = traces[i].header.node;
     expected = std::max(expected, traces[i].header.nodes);
-    auto node = aligned(std::move(traces[i]));
+    auto node = aligned(std::move(traces[i]), bounds[i]);
     if (node && node->clock.contradicting > 0)
       job.problems.push_back(
           names[i] + ": " + std::to_string(node->clock.contradicting) +

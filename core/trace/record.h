@@ -37,8 +37,9 @@ enum class TraceKind : std::uint16_t {
   kSettings = 10,
   kPolicy = 11,
   kCpu = 12,
+  kSegment = 13,  // segment_trace.h
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kCpu;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kSegment;
 // Files have some records of such kinds from before their beginning, so that short ones tell of clocks and policies, too.
 constexpr bool may_be_older(TraceKind kind) { return kind == TraceKind::kClock || kind == TraceKind::kPolicy; }
 

@@ -19,6 +19,8 @@
 #include "core/model/daemon_thread.h"
 #include "core/model/events.h"
 #include "core/model/policy_reason.h"
+#include "core/model/segment_part.h"
+#include "core/trace/segment_trace.h"
 
 namespace deft::trace {
 namespace {
@@ -180,6 +182,11 @@ bool is_plausible(const TraceRecord& record) {
     case TraceKind::kCpu: {
       const auto thread = record.as<CpuTrace>().thread;
       return thread > 0 && thread <= static_cast<std::uint16_t>(model::kLastDaemonThread);
+    }
+    case TraceKind::kSegment: {
+      const auto segment = record.as<SegmentTrace>();
+      const bool is_part = segment.part > 0 && segment.part <= static_cast<std::uint8_t>(model::kLastSegmentPart);
+      return is_part && segment.is_sent <= 1 && segment.is_server <= 1;
     }
     case TraceKind::kClock: {
       const auto leader_us = record.as<ClockTrace>().leader_us;

@@ -254,9 +254,13 @@ Result<void> Channel::submit(InFlight& entry) {
     requests.push_back(plain_request(entry.transfer, entry.data, link_->nodes()));
   entry.first_request = requests_ + 1;
   entry.requests = entry.completed = 0;
+  if (entry.transfer.tells_segments && !entry.segments)
+    entry.done.segments = entry.segments =
+        std::make_shared<SegmentLog>(entry.first_request, SegmentLog::most_for(entry.done.wire_bytes, link_->nodes()));
   for (link::WorkRequest& request : requests) {
     request.id = ++requests_;
     request.priority = entry.transfer.priority;
+    request.observer = entry.segments;
     if (auto ok = link_->submit(std::move(request)); !ok) return ok;
     ++entry.requests;
   }

@@ -18,6 +18,7 @@
 #include "core/shm/segment.h"
 #include "core/trace/record.h"
 #include "daemon/channel/coding.h"
+#include "daemon/channel/segment_log.h"
 
 namespace deft::daemon {
 
@@ -67,6 +68,7 @@ struct Transfer {
   std::vector<std::size_t> local_bytes;  // all-gather: the block of each local worker
   // Null: the transfer cannot be replayed. If it is filled already, its content is sent in place of the workers' data.
   std::shared_ptr<ReplayBuffer> replay_buffer;
+  bool tells_segments = false;  // TransferDone::segments is wanted
 };
 
 // When a stage of a transfer began and ended.
@@ -100,8 +102,9 @@ struct TransferDone {
   // Now and then: the bytes that the link has carried in [traffic_since_us, now], by peer.
   std::vector<link::PeerTraffic> traffic = {};
   TimeUs traffic_since_us = 0;
-  CpuTimes cpu = {};          // now and then: of the link's threads
-  CodecLoss codec_loss = {};  // now and then: of codecs with error feedback
+  CpuTimes cpu = {};                                // now and then: of the link's threads
+  CodecLoss codec_loss = {};                        // now and then: of codecs with error feedback
+  std::shared_ptr<const SegmentLog> segments = {};  // null: nobody wanted to know
 };
 
 // One launch: a part of a bucket, of several buckets that lie in one piece, or a collective.

@@ -47,6 +47,7 @@ class JobParts final : public LinkEvents {
     recorder.transferred(link, done, clock.now_us());
   }
   void failed(const Error& error) override { around_.control.fail(error); }
+  [[nodiscard]] bool wants_segments() const override { return recorder.is_writing(); }
   void record_policies();      // that the leader's schedulers, if they are on this node, have decided
   void await_stopped_links();  // looks at links that the leader stopped until they have ended
 

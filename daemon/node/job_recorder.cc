@@ -11,6 +11,7 @@
 #include "core/base/policy_traits.h"
 #include "core/compress/registry.h"
 #include "core/shm/memory_records.h"
+#include "core/trace/segment_trace.h"
 #include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
@@ -52,6 +53,20 @@ void record_cpu(trace::Recorder& recorder, const CpuTimes& times, std::size_t li
                                   .thread = static_cast<std::uint16_t>(thread.thread),
                                   .link = static_cast<std::uint16_t>(link),
                                   .number = thread.number}});
+}
+
+void record_segments(trace::Recorder& recorder, const SegmentLog& segments, std::uint64_t number, std::size_t link) {
+  for (const link::SegmentMove& move : segments.moves())
+    recorder.add({move.began_us, move.ended_us,
+                  trace::SegmentTrace{.number = number,
+                                      .bytes = move.bytes,
+                                      .peer = move.peer,
+                                      .round = move.round,
+                                      .link = static_cast<std::uint16_t>(link),
+                                      .request = static_cast<std::uint16_t>(move.request),
+                                      .part = static_cast<std::uint8_t>(move.part),
+                                      .is_sent = static_cast<std::uint8_t>(move.is_sent),
+                                      .is_server = static_cast<std::uint8_t>(move.is_server)}});
 }
 
 // `changed`: the options that the user has changed since the job began.
@@ -239,13 +254,12 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
     if (!writing_.path.empty()) steps_.written = wanted;
   }
   if (!closes || !writing_.path.empty()) recorder_->add(record);
-  report_trace(worker);
+  writing_.tell(members_, worker);
 }
 
-// Once for each trace.
-void JobRecorder::report_trace(std::size_t worker) {
-  if (writing_.path.empty() || worker >= members_.workers().size() || !writing_.told.insert(worker).second) return;
-  if (WorkerPort* const port = members_.workers()[worker].port) port->complete(shm::TraceBeganRecord{});
+void JobRecorder::Writing::tell(const Membership& members, std::size_t worker) {
+  if (path.empty() || worker >= members.workers().size() || !told.insert(worker).second) return;
+  if (WorkerPort* const port = members.workers()[worker].port) port->complete(shm::TraceBeganRecord{});
 }
 
 void JobRecorder::memory_told(std::size_t worker, const shm::Record& record, TimeUs now_us) {
@@ -318,6 +332,7 @@ void JobRecorder::transferred(std::size_t link, const TransferDone& done, TimeUs
                                         .is_server = static_cast<std::uint16_t>(peer.is_server),
                                         .pushed_kb = static_cast<std::uint32_t>(peer.pushed_bytes / 1024),
                                         .pushing_us = static_cast<std::uint32_t>(peer.pushing_us)}});
+  if (done.segments && is_writing()) record_segments(*recorder_, *done.segments, done.token, link);
   record_cpu(*recorder_, done.cpu, link);
   record_cpu(*recorder_, cpu_.measure(now_us), 0);
 }

@@ -60,6 +60,8 @@ class JobRecorder {
   Result<void> begin();
   // The job has ended: files are finished in the background, until finished().
   void end(bool clean);
+  // Whether events go into a file now, too. What is too much for the ring is recorded only then.
+  [[nodiscard]] bool is_writing() const { return !writing_.path.empty(); }
   [[nodiscard]] bool finished() const {
     return std::ranges::all_of(streams_, &trace::TraceStream::ended) && (!dumps_.newest || dumps_.newest->ended());
   }
@@ -90,13 +92,14 @@ class JobRecorder {
   struct Writing {  // of the newest stream, while it is written
     std::string path;
     std::set<std::size_t> told;  // workers that have heard of it
+
+    void tell(const Membership& members, std::size_t worker);  // once for each trace
   };
 
   Result<void> open_stream(const std::string& path_of_folder);
   Result<std::string> start(const wire::TraceOrder& order);
   Result<std::string> stop();
   Result<std::string> dump(const std::string& reason);
-  void report_trace(std::size_t worker);
 
   const Membership& members_;
   const std::shared_ptr<const View> view_;

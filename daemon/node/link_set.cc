@@ -80,6 +80,8 @@ Transfer LinkSet::transfer_of(const SubCommTask& launch) const {
   Transfer transfer = launch.replay ? *launch.replay : source_of(launch).transfer_of(launch);
   transfer.token = launch.number;
   transfer.replay_buffer = launch.replay_buffer;
+  // Of a launch that runs again another node may tell what it sent and received the first time.
+  transfer.tells_segments = !launch.runs_again && events_.wants_segments();
   return transfer;
 }
 

@@ -34,6 +34,8 @@ class LinkEvents {  // the events of links that a job hears of
   // A launch is done; the workers are told.
   virtual void transferred(std::size_t link, const SubCommTask& launch, const TransferDone& done) = 0;
   virtual void failed(const Error& error) = 0;  // the job cannot go on
+  // Whether a transfer that begins now is to tell of its segments.
+  [[nodiscard]] virtual bool wants_segments() const { return false; }
 };
 
 // The parameters of a new driver of a link.

@@ -127,7 +127,7 @@ class Nodes {
   }
   std::byte* code_of(std::size_t node, std::size_t request) { return nodes_[node].requests[request].data; }
   // The bytes of each node in an all-gather.
-  [[nodiscard]] std::size_t block_bytes() const { return nodes_[0].requests[0].block_bytes[0]; }
+  [[nodiscard]] std::size_t block_bytes() const { return nodes_[0].requests[0].block_of.bytes[0]; }
   [[nodiscard]] link::WorkRequest::Kind kind() const { return nodes_[0].requests[0].kind; }
   void take_requests() {
     for (CodedNode& node : nodes_) node.requests = node.coded->requests();
@@ -146,7 +146,7 @@ class Nodes {
     std::size_t at = 0;
     for (std::size_t from = 0; from < size(); ++from) {
       const link::WorkRequest& request = nodes_[from].requests[index];
-      const std::size_t bytes = request.block_bytes[from];
+      const std::size_t bytes = request.block_of.bytes[from];
       for (CodedNode& node : nodes_)
         if (&node != &nodes_[from]) std::memcpy(node.requests[index].data + at, request.data + at, bytes);
       at += bytes;

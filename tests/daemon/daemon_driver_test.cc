@@ -56,6 +56,7 @@ class ScriptedLink final : public link::Link {
   Result<void> start(const link::WorkRequest& request) override {
     const std::lock_guard lock(script_.mutex);
     script_.calls += request.reduces() ? "+" + std::to_string(request.count) : "b";
+    if (request.observer) request.observer->moved({.request = request.id, .peer = 1, .bytes = request.bytes()});
     in_flight_.push_back(request.id);
     script_.changed.notify_all();
     return {};
@@ -170,6 +171,33 @@ TEST_F(DaemonDriverTest, StartsAsManyAsTheLinkTakesAndFinishesThemInOrder) {
   run_until_done(4);
   EXPECT_EQ(script_.calls, "+1+2-+3-+4--");
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(done_[i].token, i + 1);
+}
+
+TEST_F(DaemonDriverTest, ATransferTellsOfItsOwnSegmentsIfThatIsWanted) {
+  open(3);
+  for (const std::uint64_t token : {1U, 2U, 3U}) {
+    Transfer one = transfer(token);
+    one.tells_segments = token != 1;
+    driver_->push(one);
+  }
+  script_.allow(3);
+  run_until_done(3);
+  EXPECT_EQ(done_[0].segments, nullptr);
+  for (const std::size_t i : {1U, 2U}) {
+    ASSERT_NE(done_[i].segments, nullptr);
+    ASSERT_EQ(done_[i].segments->moves().size(), 1U);
+    EXPECT_EQ(done_[i].segments->moves()[0].bytes, done_[i].bytes);
+    EXPECT_EQ(done_[i].segments->moves()[0].request, 0U) << "the transfer's first";
+  }
+}
+
+TEST(SegmentLog, LeavesOutWhatIsMoreThanItsRoom) {
+  EXPECT_EQ(SegmentLog::most_for(std::size_t{1} << 40, 2), SegmentLog::kMost);
+  SegmentLog log(5, 2);
+  EXPECT_TRUE(log.moves().empty());
+  for (const std::uint64_t request : {5U, 6U, 7U}) log.moved({.request = request});
+  ASSERT_EQ(log.moves().size(), 2U);
+  EXPECT_EQ(log.moves()[1].request, 1U);
 }
 
 TEST_F(DaemonDriverTest, OneThatIsAloneIsNotKeptWaitingForAnother) {

@@ -42,6 +42,8 @@ struct FakeEvents final : LinkEvents {
     done_launches.emplace_back(link, done.token);
   }
   void failed(const Error& error) override { errors.push_back(error); }
+  [[nodiscard]] bool wants_segments() const override { return traced; }
+  bool traced = false;
   int open = 0, due = 0;
   std::vector<std::pair<std::size_t, Error>> failures;
   std::vector<Error> errors;
@@ -81,6 +83,27 @@ struct Links : testing::Test, FakeNode {
     drivers.drivers[0]->done(0);
   }
 };
+
+TEST_F(Links, TransfersTellOfSegmentsWhileAJobIsTraced) {
+  open();
+  order(0, 0);
+  links.pump();
+  events.traced = true;
+  order(0, 1);
+  links.pump();
+  const auto& transfers = drivers.drivers[0]->transfers;
+  ASSERT_EQ(transfers.size(), 2U);
+  EXPECT_FALSE(transfers[0].tells_segments);
+  EXPECT_TRUE(transfers[1].tells_segments);
+  // Another node may have told of the first time, and what came then was not sent the second time.
+  SubCommTask again;
+  again.number = 2, again.bytes = 64, again.runs_again = true;
+  ASSERT_TRUE(links.take_number(2));
+  links.push(0, std::move(again));
+  links.pump();
+  ASSERT_EQ(transfers.size(), 3U);
+  EXPECT_FALSE(transfers[2].tells_segments);
+}
 
 TEST_F(Links, AreOpenWhenTheLastOneIs) {
   links.open();

@@ -49,7 +49,8 @@ class FaultyLink final : public link::Link {
     const bool gathers = request.kind == link::WorkRequest::Kind::kAllGather;
     float* const own = gathers ? values + node_ * kCount : values;
     bring({own, own + kCount});
-    const bool keeps = gathers || (request.kind == link::WorkRequest::Kind::kBroadcast && request.root == node_);
+    const bool keeps =
+        gathers || (request.kind == link::WorkRequest::Kind::kBroadcast && request.block_of.root == node_);
     if (!keeps) std::fill(own, own + kCount, kSpoilt);
     in_flight_.push_back(request);
     return {};
@@ -73,7 +74,7 @@ class FaultyLink final : public link::Link {
   static void give(const link::WorkRequest& request, const std::vector<Values>& brought) {
     float* const values = reinterpret_cast<float*>(request.data);
     if (request.kind == link::WorkRequest::Kind::kBroadcast) {
-      std::ranges::copy(brought[request.root], values);
+      std::ranges::copy(brought[request.block_of.root], values);
     } else if (request.kind == link::WorkRequest::Kind::kAllGather) {
       for (std::size_t node = 0; node < brought.size(); ++node)
         std::ranges::copy(brought[node], values + node * kCount);

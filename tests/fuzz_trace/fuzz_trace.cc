@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   other.header.node = 1, other.header.nodes = 2;
   auto job = deft::replay::join_nodes({std::move(*trace), std::move(other)}, {"fuzz", "fuzz2"});
   if (!job) return 0;
-  auto timeline = deft::replay::make_timeline(*job);
+  auto timeline = deft::replay::make_timeline(*job, deft::replay::Detail::kSegments);
   for (const auto& slice : timeline.slices)
     if (slice.end_us < slice.begin_us || slice.track >= timeline.tracks.size()) std::abort();
   deft::replay::sample_steps(timeline, deft::replay::step_spans(*job), kMostSlices);

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster import BUILD, ROOT, Cluster, clean_environment, json_of, wait_until
+from test_parameter_servers import Servers
 
 STEPS = 24
 STRANGER = 61_000  # a user that is nobody here
@@ -45,6 +46,7 @@ session.close()
 """
 MIXED_BYTES = {4: 307_200, 2: 153_600}  # by the bytes of an element: what may be encoded
 INT8_SHARE = 258 / 1024  # of a block
+FIRST_SEGMENT_FLOW = 1 << 52
 
 
 def deft(*arguments: str) -> subprocess.CompletedProcess:
@@ -103,12 +105,62 @@ def arrows(events: list[dict]) -> dict[int, list[tuple[int, int, int]]]:
     transfers = {(e["pid"], e["tid"], e["ts"]): e for e in events if e.get("cat") == "transfer" and e["ph"] == "X"}
     found: dict[int, list[dict]] = {}
     for event in events:
-        if event["ph"] in "stf":
+        if event["ph"] in "stf" and event["name"] == "launch":
             found.setdefault(event["id"], []).append(event)
     assert all("".join(e["ph"] for e in ends) == "sf" and ends[1]["bp"] == "e" for ends in found.values())
     assert all(start["ts"] <= finish["ts"] for start, finish in found.values())
     joined = {number: [transfers[e["pid"], e["tid"], e["ts"]] for e in ends] for number, ends in found.items()}
     return {number: sorted((e["pid"], e["ts"], e["ts"] + e["dur"]) for e in ends) for number, ends in joined.items()}
+
+
+def segments(events: list[dict]) -> dict[str, dict[tuple, dict]]:
+    """What nodes have sent and received: by from, to, launch, request, and part with its round."""
+    found: dict[str, dict[tuple, dict]] = {"send": {}, "receive": {}}
+    for event in events:
+        if event["ph"] != "X" or event["cat"] not in found:
+            continue
+        part, way, kind, peer = re.fullmatch(r"(\w+ \d+) (to|of) (node|server) (\d+)", event["name"]).groups()
+        assert (way == "to") == (event["cat"] == "send")
+        node, other = event["pid"], f"{kind} {peer}" if kind == "server" else int(peer)
+        ends = (node, other) if way == "to" else (other, node)
+        key = (*ends, event["args"]["launch"], event["args"]["request"], part)
+        assert key not in found[event["cat"]]
+        found[event["cat"]][key] = event
+    return found
+
+
+def merged_events(folder: Path) -> list[dict]:
+    merged = deft("trace", "merge", str(folder), "--chrome")
+    assert merged.returncode == 0, merged.stderr
+    return json.loads((folder / "merged.json").read_text())
+
+
+@pytest.mark.parametrize("links", ["gloo:lo", "mpi:lo"])
+def test_each_send_of_a_segment_has_its_receive(tmp_path, links):
+    if "mpi" in links and not (BUILD / "bin/deft-mpi").exists():
+        pytest.skip("this build has no MPI links")
+    with Cluster(2, links=links) as cluster:
+        trace(tmp_path, cluster)
+    events = merged_events(tmp_path)
+    found = segments(events)
+    assert found["send"].keys() == found["receive"].keys()
+    assert {key[:2] for key in found["send"]} == {(0, 1), (1, 0)}
+    assert {key[2] for key in found["send"]} >= launches(events).keys(), "each launch sends something"
+    flows = Counter(event["id"] for event in events if event["ph"] in "sf" and event["name"] == "segment")
+    assert len(flows) == len(found["send"]) and set(flows.values()) == {2} and min(flows) >= FIRST_SEGMENT_FLOW
+    for key, sent in found["send"].items():
+        received = found["receive"][key]
+        assert received["args"]["bytes"] == sent["args"]["bytes"] > 0
+        assert received["ts"] >= sent["ts"]
+
+
+def test_what_goes_over_a_server_is_told_by_each_node(tmp_path):
+    with Cluster(2) as cluster:
+        trace(tmp_path, cluster, DEFT_LINKS=Servers(cluster, 1).link)
+    found = segments(merged_events(tmp_path))
+    pushed = {(node, server, *rest, part.split()[1]) for node, server, *rest, part in found["send"]}
+    answered = {(node, server, *rest, part.split()[1]) for server, node, *rest, part in found["receive"]}
+    assert pushed == answered and {key[:2] for key in pushed} == {(0, "server 0"), (1, "server 0")}
 
 
 def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
@@ -137,8 +189,10 @@ def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
     types = Counter(re.findall(r"type: TYPE_(\w+)", packets))
     assert types["SLICE_BEGIN"] == types["SLICE_END"] and types["SLICE_BEGIN"] + types["INSTANT"] == slices
     assert re.findall(r'process_name: "(node \d)', packets) == ["node 0", "node 1"]
-    on_both = Counter(re.findall(r"flow_ids: (\d+)", packets))
-    assert len(on_both) == len(by_launch) and set(on_both.values()) == {2}, "the arrows of a launch"
+    on_both = Counter(int(flow) for flow in re.findall(r"flow_ids: (\d+)", packets))
+    of_launches = [flow for flow in on_both if flow < FIRST_SEGMENT_FLOW]
+    assert len(of_launches) == len(by_launch) and set(on_both.values()) == {2}, "the arrows of a launch"
+    assert len(on_both) - len(of_launches) == len(segments(events)["send"]), "and of each segment"
 
 
 def test_a_node_keeps_its_name_if_the_file_of_another_is_missing(tmp_path):

@@ -152,5 +152,55 @@ RC_GTEST_PROP(ClockAlignment, TheTrueTimeOfARecordIsWithinTheError, ()) {
   RC_ASSERT(worst_error_us(*map, clock, records) <= map->error_us + 2);
 }
 
+// What the nodes send each other meanwhile, which takes at least `least_us` each way.
+std::vector<ClockBound> bounds(const TrueClock& clock, const Interval& records, std::size_t count, double least_us,
+                               double noise_us, unsigned seed) {
+  std::mt19937 random(seed);
+  std::exponential_distribution<double> noise(1 / noise_us);
+  std::uniform_real_distribution<double> when(static_cast<double>(records.begin_us),
+                                              static_cast<double>(records.end_us));
+  std::vector<ClockBound> out;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double node_us = when(random), took_us = least_us + noise(random);
+    const bool is_least = i % 2 == 0;
+    const double leader_us = clock.leader_us(node_us) + (is_least ? -took_us : took_us);
+    out.push_back({static_cast<TimeUs>(std::floor(node_us)), static_cast<TimeUs>(std::floor(leader_us)), is_least});
+  }
+  return out;
+}
+
+// Answers of a job that was traced for less than a heartbeat are few, and one of a busy machine is slow.
+TEST(ClockAlignment, DataTightensWhatAFewAnswersTell) {
+  const TrueClock clock{50'000'000, 3'000'000, 1e-4};
+  const auto list = samples(clock, 2, 900, 20, 3000, 4);
+  const Interval records = records_of(clock, 40);
+  const auto data = bounds(clock, records, 4000, 60, 500, 9);
+  const auto few = align(list, records), more = align(list, records, data);
+  ASSERT_TRUE(few && more);
+  EXPECT_GT(few->error_us, 1000);
+  EXPECT_LT(more->error_us, 150);
+  EXPECT_LT(worst_error_us(*more, clock, records), 60);
+  EXPECT_NEAR(more->drift, clock.drift, 1e-5);
+  EXPECT_GT(more->bounds, 100U);
+}
+
+// Whatever the data, the error is no larger than without it, and still true.
+RC_GTEST_PROP(ClockAlignment, DataMakesNoErrorLargerOrFalse, ()) {
+  const TrueClock clock{*rc::gen::inRange<TimeUs>(1000, 1'000'000'000'000),
+                        *rc::gen::inRange<TimeUs>(-1'000'000'000, 1'000'000'000), *rc::gen::inRange(-190, 191) * 1e-6};
+  const auto count = *rc::gen::inRange<std::size_t>(1, 60);
+  auto list = samples(clock, count, *rc::gen::inRange(0, 500), *rc::gen::inRange(0, 500), *rc::gen::inRange(1, 3000),
+                      *rc::gen::arbitrary<unsigned>());
+  for (auto& sample : list) --sample.asked_us, ++sample.answered_us;  // whole microseconds would shorten some ways
+  const Interval records = records_of(clock, count);
+  const auto data = bounds(clock, records, *rc::gen::inRange<std::size_t>(0, 500), *rc::gen::inRange(0, 500),
+                           *rc::gen::inRange(1, 3000), *rc::gen::arbitrary<unsigned>());
+  const auto without = align(list, records), with = align(list, records, data);
+  RC_ASSERT(without.has_value() && with.has_value());
+  RC_ASSERT(with->error_us <= without->error_us);
+  RC_ASSERT(with->contradicting == 0U);
+  RC_ASSERT(worst_error_us(*with, clock, records) <= with->error_us + 2);
+}
+
 }  // namespace
 }  // namespace deft::replay

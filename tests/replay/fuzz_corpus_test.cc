@@ -11,6 +11,7 @@
 #include "core/replay/daemon_cpu.h"
 #include "core/replay/explain.h"
 #include "core/replay/memory_peak.h"
+#include "core/trace/segment_trace.h"
 #include "tests/fuzz_trace/trace_input.h"
 #include "tests/replay/traced_simulation.h"
 
@@ -56,6 +57,12 @@ trace::NodeTrace seed_trace(const std::string& policy, std::optional<trace::Trac
   trace.records.emplace_back(at_us, at_us, trace::SettingsTrace{1});
   for (std::uint16_t thread = 1; thread <= static_cast<std::uint16_t>(model::kLastDaemonThread); ++thread)
     trace.records.emplace_back(at_us, at_us + 150'000, trace::CpuTrace{.cpu_us = 9000U * thread, .thread = thread});
+  for (std::uint8_t part = 1; part <= 3; ++part)
+    for (const std::uint8_t is_sent : {std::uint8_t{0}, std::uint8_t{1}})
+      trace.records.emplace_back(
+          at_us, at_us + 300,
+          trace::SegmentTrace{
+              .number = 1, .bytes = 65536, .peer = is_sent, .round = 2, .part = part, .is_sent = is_sent});
   tell_memory(trace.records, at_us);
   return trace;
 }

@@ -17,6 +17,8 @@
 #include "core/model/codec_cost.h"
 #include "core/model/daemon_thread.h"
 #include "core/model/policy_reason.h"
+#include "core/model/segment_part.h"
+#include "core/trace/segment_trace.h"
 #include "core/trace/trace_stream.h"
 
 namespace deft::trace {
@@ -215,16 +217,25 @@ TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
       TraceRecord(1, 1, CpuTrace{.thread = static_cast<std::uint16_t>(model::kLastDaemonThread)}),
       TraceRecord(1, 1, OrderTrace{.codec = model::kMaxCodecs}),
       TraceRecord(1, 1, OrderTrace{.codec = model::kWithResiduals}),
+      TraceRecord(1, 1, SegmentTrace{.part = 0}),
+      TraceRecord(1, 1, SegmentTrace{.part = static_cast<std::uint8_t>(model::kLastSegmentPart) + 1}),
+      TraceRecord(1, 1, SegmentTrace{.part = 1, .is_sent = 2}),
+      TraceRecord(1, 1, SegmentTrace{.part = 1, .is_server = 2}),
+      TraceRecord(1, 1, SegmentTrace{.part = static_cast<std::uint8_t>(model::kLastSegmentPart), .is_sent = 1}),
   };
   ASSERT_TRUE((*writer)->records(records) && (*writer)->finish(0));
   const auto trace = read_trace(path());
   ASSERT_TRUE(trace);
-  EXPECT_EQ(trace->records.size(), 5U);
-  EXPECT_THAT(trace->problems, Contains(HasSubstr("14 records are impossible, or of a newer version")));
+  EXPECT_EQ(trace->records.size(), 6U);
+  EXPECT_THAT(trace->problems, Contains(HasSubstr("18 records are impossible, or of a newer version")));
 }
 
 // Files have these numbers, so they never change, whatever is added.
-TEST_F(TraceFile, PoliciesReasonsAndThreadsKeepTheirNumbers) {
+TEST_F(TraceFile, PoliciesReasonsThreadsAndPartsKeepTheirNumbers) {
+  using model::SegmentPart;
+  constexpr SegmentPart kParts[] = {SegmentPart::kSegment, SegmentPart::kResult, SegmentPart::kBlock};
+  for (std::size_t i = 0; i < std::size(kParts); ++i) EXPECT_EQ(static_cast<std::size_t>(kParts[i]), i + 1);
+  EXPECT_EQ(static_cast<int>(TraceKind::kSegment), 13);
   constexpr PolicyId kPolicies[] = {PolicyId::kFifo,     PolicyId::kMgwfbp,        PolicyId::kMergeComp,
                                     PolicyId::kP3,       PolicyId::kByteScheduler, PolicyId::kProphet,
                                     PolicyId::kUsByte,   PolicyId::kDear,          PolicyId::kKnapsackPaper,

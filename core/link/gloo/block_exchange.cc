@@ -21,7 +21,11 @@ std::uint64_t tag_of(std::uint64_t number, const WorkRequest& request, std::span
 
 }  // namespace
 
-BlockExchange::BlockExchange(Mesh& mesh, const WorkRequest& request, std::uint64_t number) {
+BlockExchange::BlockExchange(Mesh& mesh, const WorkRequest& request, std::uint64_t number)
+    : request_(request.id), observer_(request.observer) {
+  const auto transfer_of = [&](std::uint32_t peer, std::byte* data, std::size_t size) -> Transfer {
+    return {peer, size, MoveTimer(observer_.get()), mesh.unbound(data, size)};
+  };
   const std::vector<std::size_t> bytes = request.blocks(mesh.nodes());
   const std::uint64_t tag = tag_of(number, request, bytes);
   const std::uint32_t own = mesh.node();
@@ -31,14 +35,14 @@ BlockExchange::BlockExchange(Mesh& mesh, const WorkRequest& request, std::uint64
     if (node == own) mine = block;
     if (node == own || bytes[node] == 0) continue;
     naming_peer(node, [&] {
-      receives_.push_back({node, mesh.unbound(block, bytes[node])});
+      receives_.push_back(transfer_of(node, block, bytes[node]));
       receives_.back().buffer->recv(static_cast<int>(node), tag);
     });
   }
   for (std::uint32_t node = 0; node < mesh.nodes() && bytes[own] > 0; ++node) {
     if (node == own) continue;
     naming_peer(node, [&] {
-      sends_.push_back({node, mesh.unbound(mine, bytes[own])});
+      sends_.push_back(transfer_of(node, mine, bytes[own]));
       sends_.back().buffer->send(static_cast<int>(node), tag);
     });
   }
@@ -46,14 +50,24 @@ BlockExchange::BlockExchange(Mesh& mesh, const WorkRequest& request, std::uint64
 
 BlockExchange::~BlockExchange() = default;
 
+void BlockExchange::tell(const Transfer& transfer, bool is_sent) const {
+  transfer.timer.tell({.request = request_,
+                       .peer = transfer.peer,
+                       .bytes = transfer.bytes,
+                       .part = model::SegmentPart::kBlock,
+                       .is_sent = is_sent});
+}
+
 void BlockExchange::wait() {
   for (const Transfer& transfer : receives_)
     naming_peer(transfer.peer, [&] {
       if (!transfer.buffer->waitRecv()) throw PeerFailure(transfer.peer, kCutOff);
+      tell(transfer, false);
     });
   for (const Transfer& transfer : sends_)
     naming_peer(transfer.peer, [&] {
       if (!transfer.buffer->waitSend()) throw PeerFailure(transfer.peer, kCutOff);
+      tell(transfer, true);
     });
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/link/gloo/mesh.h"
+#include "core/link/segment_observer.h"
 #include "core/link/work_request.h"
 
 namespace deft::link::gloo_backend {
@@ -26,8 +27,14 @@ class BlockExchange {
  private:
   struct Transfer {
     std::uint32_t peer;
+    std::size_t bytes;
+    MoveTimer timer;
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   };
+  void tell(const Transfer& transfer, bool is_sent) const;
+
+  const std::uint64_t request_;  // its id
+  const std::shared_ptr<SegmentObserver> observer_;
   std::vector<Transfer> receives_;
   std::vector<Transfer> sends_;
 };

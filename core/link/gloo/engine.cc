@@ -171,7 +171,7 @@ void Engine::own(const InFlight& entry, Range mine, std::uint64_t round) {
 void Engine::reduce_entry(InFlight& entry) {
   const Segmented& segmented = *entry.segmented;
   if (segmented.whole) {
-    transport_.await_segments(segmented);
+    transport_.await_segments(segmented, 0);
     transport_.await_sends(entry.peers);
     own(entry, {0, segmented.request.count}, 0);
     return end(entry);
@@ -179,7 +179,7 @@ void Engine::reduce_entry(InFlight& entry) {
   for (std::uint64_t round = 0; round < segmented.slices.rounds; ++round) {
     const Range mine = segmented.mine(round);
     if (mine.count == 0) continue;
-    transport_.await_segments(segmented);
+    transport_.await_segments(segmented, round);
     own(entry, mine, round);
     transport_.send_results(segmented, entry.peers, round);
   }

@@ -31,6 +31,12 @@ int directed(std::uint64_t number, std::uint32_t receiver, std::uint32_t sender)
 constexpr std::uint64_t kRoundsNumber = 0;
 constexpr std::uint64_t kWholesNumber = 1;
 
+// Without an all-gather the first element of a result acknowledges the round.
+Range result_of(const Segmented& segmented, std::uint32_t owner, std::uint64_t round) {
+  const Range range = segmented.segment_of(owner, round);
+  return segmented.gathers() ? range : Range{range.first, std::min<std::size_t>(range.count, 1)};
+}
+
 // The number of the results of one request.
 std::uint64_t result_number(std::uint64_t index, const WorkRequest& request) {
   std::uint64_t hash = index;
@@ -104,16 +110,21 @@ void Transport::send_segments(const Segmented& segmented, Peers& peers, std::uin
     const Range range = segmented.whole ? Range{0, segmented.request.count} : segmented.segment_of(node, round);
     if (range.count == 0) return;
     Peer& peer = peers[node];
+    const MoveTimer timer(segmented.request.observer.get());
     peer.segment_send->send(range.first * segmented.element, range.count * segmented.element,
                             slot_of(segmented, round));
+    timer.tell(move_of(segmented, node, model::SegmentPart::kSegment, round, range, true));
     ++peer.segments_unsent;
   });
 }
 
-void Transport::await_segments(const Segmented& segmented) {
+void Transport::await_segments(const Segmented& segmented, std::uint64_t round) {
+  const Range range = segmented.whole ? Range{0, segmented.request.count} : segmented.mine(round);
   each_peer_named([&](std::uint32_t node) {
     const Inbox& inbox = inboxes_[node];
+    const MoveTimer timer(segmented.request.observer.get());
     (segmented.whole ? inbox.wholes : inbox.rounds)->waitRecv();
+    timer.tell(move_of(segmented, node, model::SegmentPart::kSegment, round, range, false));
   });
 }
 
@@ -127,23 +138,27 @@ std::span<const std::byte* const> Transport::inputs(const Segmented& segmented, 
   return inputs_;
 }
 
-// Without an all-gather the first element of a result acknowledges the round. Where every node owns all, that element is not the
-// peer's to lose.
+// Where every node owns all, the element that acknowledges a round is not the peer's to lose.
 void Transport::send_results(const Segmented& segmented, Peers& peers, std::uint64_t round) {
-  Range range = segmented.mine(round);
-  if (!segmented.gathers()) range.count = 1;
+  Range range = result_of(segmented, mesh_.node(), round);
   if (segmented.is_by_all()) range.first = 0;
   const std::size_t offset = range.first * segmented.element;
   each_peer_named([&](std::uint32_t node) {
     Peer& peer = peers[node];
+    const MoveTimer timer(segmented.request.observer.get());
     peer.result_send->send(offset, range.count * segmented.element, offset);
+    timer.tell(move_of(segmented, node, model::SegmentPart::kResult, round, range, true));
     ++peer.results_unsent;
   });
 }
 
 void Transport::await_results(const Segmented& segmented, const Peers& peers, std::uint64_t round) {
   each_peer_named([&](std::uint32_t node) {
-    if (segmented.segment_of(node, round).count > 0) peers[node].result_receive->waitRecv();
+    const Range range = result_of(segmented, node, round);
+    if (range.count == 0) return;
+    const MoveTimer timer(segmented.request.observer.get());
+    peers[node].result_receive->waitRecv();
+    timer.tell(move_of(segmented, node, model::SegmentPart::kResult, round, range, false));
   });
 }
 

@@ -49,7 +49,7 @@ class Transport {
 
   // Sends one round's segments, or all data if that is sent whole.
   void send_segments(const Segmented& segmented, Peers& peers, std::uint64_t round);
-  void await_segments(const Segmented& segmented);  // one of each peer
+  void await_segments(const Segmented& segmented, std::uint64_t round);  // one of each peer
   // Where the peers' segments of a round have arrived, and this node's own elements `mine`, by node.
   std::span<const std::byte* const> inputs(const Segmented& segmented, Range mine, std::uint64_t round);
   void send_results(const Segmented& segmented, Peers& peers, std::uint64_t round);

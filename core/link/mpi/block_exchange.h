@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/link/mpi/transport.h"
+#include "core/link/work_request.h"
 
 namespace deft::link::mpi_backend {
 
@@ -15,16 +16,20 @@ class BlockExchange {
  public:
   explicit BlockExchange(Transport& transport) : transport_(transport) {}
 
-  // bytes[node] of each node, one behind the other; false when the transport has failed. Nothing else may be under way.
-  bool share(std::byte* data, std::span<const std::size_t> bytes);
+  // Of `request`, bytes[node] of each node, one behind the other; false when the transport has failed. Nothing else may be under way.
+  bool share(const WorkRequest& request, std::span<const std::size_t> bytes);
 
  private:
   static constexpr Stream kStream = Stream::kSegments;
   static constexpr std::size_t kAhead = kStreamSlots;  // pieces that are sent before the first is waited for
 
   bool expect_pieces(std::span<const std::size_t> bytes);
-  bool receive_piece(std::uint32_t peer, std::byte* block, std::size_t bytes, std::size_t piece);
-  bool send_piece(const std::byte* block, std::size_t bytes, std::size_t piece);
+  struct Block {  // of a node
+    std::byte* data;
+    std::size_t bytes;
+  };
+  bool receive_piece(const WorkRequest& request, std::uint32_t peer, const Block& block, std::size_t piece);
+  bool send_piece(const WorkRequest& request, const Block& block, std::size_t piece);
   [[nodiscard]] std::size_t piece_bytes(std::size_t bytes, std::size_t piece) const;
   template <typename Visit>
   bool each_peer(Visit visit);

@@ -16,6 +16,10 @@ Segmented cut(const WorkRequest& request, const Transport& transport) {
   return segmented;
 }
 
+model::SegmentPart part_of(Stream stream) {
+  return stream == Stream::kResults ? model::SegmentPart::kResult : model::SegmentPart::kSegment;
+}
+
 // The bytes that come from `peer` in a round.
 Range message_from(const Segmented& segmented, std::uint32_t peer, Stream stream, std::uint64_t round) {
   if (stream == Stream::kResults) return segmented.gathers() ? segmented.segment_of(peer, round) : Range{};
@@ -48,7 +52,7 @@ bool Engine::finish() {
 }
 
 bool Engine::finish_whole(InFlight& entry) {
-  if (!own(entry, {0, entry.segmented.request.count})) return false;
+  if (!own(entry, {0, entry.segmented.request.count}, 0)) return false;
   ++added_;
   return expect_ahead() && fill_window() && flush_segments(entry);
 }
@@ -65,7 +69,7 @@ bool Engine::finish_rounds(InFlight& entry) {
     if (round >= kWindow && !receive_results(entry, round - kWindow)) return false;
     if (round >= segmented.slices.rounds) continue;
     const Range mine = segmented.mine(round);
-    if (mine.count > 0 && !own(entry, mine)) return false;
+    if (mine.count > 0 && !own(entry, mine, round)) return false;
     ++added_;
     if (!expect_ahead()) return false;  // before the results, which bring the peers' next segments here
     if (segmented.gathers() && !send_results(entry, round)) return false;
@@ -114,7 +118,7 @@ bool Engine::send_segments(InFlight& entry, std::uint64_t round) {
   return for_peers([&](std::uint32_t peer) {
     const Segmented& segmented = entry.segmented;
     const Range range = segmented.whole ? Range{0, segmented.request.count} : segmented.segment_of(peer, round);
-    const bool sent = send(entry, peer, Stream::kSegments, range);
+    const bool sent = send(entry, peer, Stream::kSegments, range, round);
     entry.given[peer] = transport_.given(peer, Stream::kSegments);
     return sent;
   });
@@ -122,20 +126,26 @@ bool Engine::send_segments(InFlight& entry, std::uint64_t round) {
 
 bool Engine::send_results(const InFlight& entry, std::uint64_t round) {
   const Range range = entry.segmented.mine(round);
-  return for_peers([&](std::uint32_t peer) { return send(entry, peer, Stream::kResults, range); });
+  return for_peers([&](std::uint32_t peer) { return send(entry, peer, Stream::kResults, range, round); });
 }
 
-bool Engine::send(const InFlight& entry, std::uint32_t peer, Stream stream, Range range) {
-  return range.count == 0 ||
-         transport_.send(peer, stream, entry.tag, entry.segmented.bytes(range), Transport::Pace::kFree);
+bool Engine::send(const InFlight& entry, std::uint32_t peer, Stream stream, Range range, std::uint64_t round) {
+  if (range.count == 0) return true;
+  const MoveTimer timer(entry.segmented.request.observer.get());
+  if (!transport_.send(peer, stream, entry.tag, entry.segmented.bytes(range), Transport::Pace::kFree)) return false;
+  timer.tell(move_of(entry.segmented, peer, part_of(stream), round, range, true));
+  return true;
 }
 
 // Adds the peers' values to this node's elements `mine`.
-bool Engine::own(const InFlight& entry, Range mine) {
+bool Engine::own(const InFlight& entry, Range mine, std::uint64_t round) {
   inputs_.assign(transport_.nodes(), entry.segmented.bytes(mine).data());
   const bool received = for_peers([&](std::uint32_t peer) {
+    const MoveTimer timer(entry.segmented.request.observer.get());
     inputs_[peer] = transport_.receive(peer, Stream::kSegments);
-    return inputs_[peer] != nullptr;
+    if (inputs_[peer] == nullptr) return false;
+    timer.tell(move_of(entry.segmented, peer, model::SegmentPart::kSegment, round, mine, false));
+    return true;
   });
   if (received) entry.segmented.own(mine, inputs_);
   return received;
@@ -143,10 +153,13 @@ bool Engine::own(const InFlight& entry, Range mine) {
 
 bool Engine::receive_results(const InFlight& entry, std::uint64_t round) {
   const bool received = for_peers([&](std::uint32_t peer) {
-    const auto into = entry.segmented.bytes(message_from(entry.segmented, peer, Stream::kResults, round));
+    const Range range = message_from(entry.segmented, peer, Stream::kResults, round);
+    const auto into = entry.segmented.bytes(range);
     if (into.empty()) return true;
+    const MoveTimer timer(entry.segmented.request.observer.get());
     const std::byte* result = transport_.receive(peer, Stream::kResults);
     if (result == nullptr) return false;
+    timer.tell(move_of(entry.segmented, peer, model::SegmentPart::kResult, round, range, false));
     std::memcpy(into.data(), result, into.size());
     return true;
   });

@@ -50,8 +50,8 @@ class Engine {
   bool send_segments(InFlight& entry, std::uint64_t round);
   bool send_results(const InFlight& entry, std::uint64_t round);
   bool receive_results(const InFlight& entry, std::uint64_t round);
-  bool own(const InFlight& entry, Range mine);
-  bool send(const InFlight& entry, std::uint32_t peer, Stream stream, Range range);
+  bool own(const InFlight& entry, Range mine, std::uint64_t round);
+  bool send(const InFlight& entry, std::uint32_t peer, Stream stream, Range range, std::uint64_t round);
   bool flush_segments(const InFlight& entry);
   template <typename Visit>
   bool for_peers(Visit visit) const;

@@ -21,7 +21,7 @@ Result<void> LinkImpl::start(const WorkRequest& request) {
 Result<std::optional<std::uint64_t>> LinkImpl::await() {
   const WorkRequest& oldest = in_flight_.front();
   const bool ended =
-      oldest.reduces() ? engine_->finish() : exchange_->share(oldest.data, oldest.blocks(transport_->nodes()));
+      oldest.reduces() ? engine_->finish() : exchange_->share(oldest, oldest.blocks(transport_->nodes()));
   if (!ended) return tl::unexpected(*transport_->failure());
   const std::uint64_t id = oldest.id;
   in_flight_.pop_front();

@@ -72,6 +72,21 @@ PsHeader header_of_pushes(const WorkRequest& request) {
   return header;
 }
 
+// Without its times.
+SegmentMove move_over_server(const WorkRequest& request, const PsSegment& segment, std::uint32_t number,
+                             std::size_t bytes, bool is_sent) {
+  using enum model::SegmentPart;
+  return {.request = request.id,
+          .peer = segment.server,
+          .round = number,
+          .bytes = bytes,
+          .part = segment.owner != kNoOwner ? kBlock
+                  : is_sent                 ? kSegment
+                                            : kResult,
+          .is_sent = is_sent,
+          .is_server = true};
+}
+
 Error not_welcome(const ServerConnection& connection) {
   if (!connection.answered()) {
     return {ErrorKind::kTimeout,
@@ -221,7 +236,7 @@ Result<void> Engine::start(const WorkRequest& request, std::vector<PsSegment> se
     round.header.node = node_;
     round.header.nodes = nodes_;
     round.header.round = started_++;
-    round.asked.resize(round.segments.size());
+    round.asked_us.resize(round.segments.size());
     for (Route& route : routes_) route.shares.push_back({.priority = request.priority});
     for (std::uint32_t i = 0; i < round.segments.size(); ++i)
       routes_[round.segments[i].server].shares.back().segments.push_back(i);
@@ -290,10 +305,12 @@ Result<void> Engine::push_what_fits(Route& route) {
     if (round.request.encoded) recipe = round.request.encoded->recipe({segment.offset, segment.bytes});
     if (recipe.size() > kMaxRecipeBytes)
       return fail(ErrorKind::kInternal, "a segment of codes of too many places in the arena");
-    round.asked[number] = true;
     const bool brings = segment.owner == kNoOwner || segment.owner == node_;
+    const MoveTimer timer(round.request.observer.get());
     route.connection->push(header, recipe, {round.request.data + segment.offset, brings ? segment.bytes : 0});
-    route.load.pushed(MonotonicClock::now());
+    timer.tell(move_over_server(round.request, segment, number, brings ? segment.bytes : 0, true));
+    round.asked_us[number] = MonotonicClock::now();
+    route.load.pushed(round.asked_us[number]);
   }
   return {};
 }
@@ -302,12 +319,17 @@ Result<void> Engine::push_what_fits(Route& route) {
 bool Engine::take(Route& route, const ServerConnection::Message& message) {
   const auto round = std::ranges::find(rounds_, message.header.round, [](const Round& r) { return r.header.round; });
   const std::uint32_t number = message.header.segment;
-  if (round == rounds_.end() || number >= round->segments.size() || !round->asked[number]) return false;
+  if (round == rounds_.end() || number >= round->segments.size() || round->asked_us[number] == 0) return false;
   const PsSegment& segment = round->segments[number];
   const SegmentAnswer answer{round->request, segment, node_, nodes_};
   if (segment.server != route.server || message.payload.size() != answer.bytes()) return false;
+  if (SegmentObserver* const observer = round->request.observer.get()) {
+    SegmentMove move = move_over_server(round->request, segment, number, answer.bytes(), false);
+    move.began_us = round->asked_us[number], move.ended_us = MonotonicClock::now();
+    observer->moved(move);
+  }
   answer.take({message.payload.data<std::byte>(), answer.bytes()});
-  round->asked[number] = false;
+  round->asked_us[number] = 0;
   --round->missing;
   ++route.shares[static_cast<std::size_t>(round - rounds_.begin())].answered;
   route.load.answered(segment.bytes, MonotonicClock::now());

@@ -54,9 +54,9 @@ class Engine {
   struct Round {
     WorkRequest request;
     std::vector<PsSegment> segments;
-    PsHeader header;          // of its pushes
-    std::size_t missing = 0;  // results
-    std::vector<bool> asked;  // by segment: pushed and not answered
+    PsHeader header;               // of its pushes
+    std::size_t missing = 0;       // results
+    std::vector<TimeUs> asked_us;  // by segment: pushed then and not answered; 0: not so
   };
   struct Route {  // the traffic through one server
     std::uint32_t server = 0;
