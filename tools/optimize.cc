@@ -14,6 +14,7 @@
 #include "tools/command.h"
 #include "tools/flag_file.h"
 #include "tools/optimize_memory.h"
+#include "tools/script_changes.h"
 #include "tools/traced_job.h"
 #include "tools/verify.h"
 
@@ -22,7 +23,7 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: deft optimize DIR [--budget 60s] [--policy NAME] [--running] [--compression CODEC ...]\n"
-    "                         [--memory SIZE] [-o FILE] [--json] [--verify COMMAND ...]\n"
+    "                         [--memory SIZE] [-o FILE] [--json] [--try NAME ...] [--verify | --run COMMAND ...]\n"
     "\n"
     "Looks for a policy, a bucketing and sizes with which the job whose traces (DEFT_TRACE=DIR) are in DIR would be "
     "faster, by\n"
@@ -35,6 +36,9 @@ constexpr const char* kUsage =
     "is "
     "faster;\n"
     "the script must do that, and the settings are looked for with it.\n"
+    "--try runs COMMAND once more, with a change that only the script can make, measures its layers, and looks for "
+    "settings\n"
+    "for it: with --try compile the script asks deft.trying(\"compile\"). Nothing of that is written.\n"
     "--verify runs COMMAND, which starts the job, twice as it is and twice with the settings found. If it is not "
     "faster "
     "by more\n"
@@ -49,7 +53,9 @@ struct OptimizeOptions {
   bool running = false;              // only what can change in a running job
   std::vector<std::string> codecs;   // that may be chosen
   std::uint64_t memory = 0;          // of a worker, at most; 0: it does not matter
-  std::vector<std::string> command;  // that starts the job; empty: nothing is verified
+  std::vector<std::string> changes;  // of the script, to be tried
+  std::vector<std::string> command;  // that starts the job; empty: nothing is verified or tried
+  bool verifies = false;             // the settings found; else the command is for the changes alone
 };
 
 Result<void> check_policy(const std::string& policy) {
@@ -65,6 +71,9 @@ Result<void> parse_value(const std::string& flag, const std::string& value, Opti
   if (flag == "--compression") {
     if (const auto codec = compress::make_codec(value); !codec) return tl::unexpected(codec.error());
     options.codecs.push_back(value);
+  } else if (flag == "--try") {
+    if (const auto ok = check_change(value); !ok) return tl::unexpected(ok.error());
+    options.changes.push_back(value);
   } else if (flag == "--memory") {
     const auto bytes = parse_size(flag, value);
     if (!bytes) return tl::unexpected(bytes.error());
@@ -81,6 +90,18 @@ Result<void> parse_value(const std::string& flag, const std::string& value, Opti
 
 std::string default_output(const OptimizeOptions& options) { return options.folder + "/optimized.flags"; }
 
+Result<void> check_command(const OptimizeOptions& options) {
+  if (options.memory > 0 && options.verifies)
+    return fail(ErrorKind::kInvalid, "--verify runs the script as it is, and --memory may ask to change it",
+                "leave out one of them");
+  if (!options.changes.empty() && options.command.empty())
+    return fail(ErrorKind::kInvalid, "--try needs the command that starts the job",
+                "put --run or --verify, and the command, behind all other arguments");
+  if (options.changes.empty() && !options.command.empty() && !options.verifies)
+    return fail(ErrorKind::kInvalid, "--run has nothing to try", "name it by --try NAME, or use --verify");
+  return {};
+}
+
 Result<OptimizeOptions> parse(Arguments arguments) {
   OptimizeOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -90,14 +111,16 @@ Result<OptimizeOptions> parse(Arguments arguments) {
     } else if (argument == "--running") {
       options.running = true;
     } else if (argument == "--budget" || argument == "-o" || argument == "--output" || argument == "--policy" ||
-               argument == "--compression" || argument == "--memory") {
+               argument == "--compression" || argument == "--memory" || argument == "--try") {
       if (++i == arguments.size())
         return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft optimize --help");
       if (auto ok = parse_value(argument, arguments[i], options); !ok) return tl::unexpected(ok.error());
-    } else if (argument == "--verify") {
+    } else if (argument == "--verify" || argument == "--run") {
+      options.verifies = argument == "--verify";
       options.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end());
       if (options.command.empty())
-        return fail(ErrorKind::kInvalid, "--verify needs the command that starts the job", "see deft optimize --help");
+        return fail(ErrorKind::kInvalid, argument + " needs the command that starts the job",
+                    "see deft optimize --help");
       break;
     } else if (!argument.starts_with("-") && options.folder.empty()) {
       options.folder = argument;
@@ -110,9 +133,7 @@ Result<OptimizeOptions> parse(Arguments arguments) {
   if (auto ok = check_policy(options.policy); !ok) return tl::unexpected(ok.error());
   if (options.running && !options.codecs.empty())
     return fail(ErrorKind::kInvalid, "a running job cannot change its codec", "leave out --running or --compression");
-  if (options.memory > 0 && !options.command.empty())
-    return fail(ErrorKind::kInvalid, "--verify runs the script as it is, and --memory may ask to change it",
-                "leave out one of them");
+  if (auto ok = check_command(options); !ok) return tl::unexpected(ok.error());
   if (options.output.empty()) options.output = default_output(options);
   return options;
 }
@@ -181,7 +202,7 @@ Result<void> leave_file(const OptimizeOptions& options, const Outcome& outcome,
   return {};
 }
 
-void print_json(const Outcome& outcome, const nlohmann::json& memory) {
+void print_json(const Outcome& outcome, const nlohmann::json& memory, const std::vector<ScriptChange>& changes) {
   const optimize::Found& found = outcome.found;
   nlohmann::json json = {{"worth_it", outcome.is_taken || outcome.verified},
                          {"settings",
@@ -201,6 +222,7 @@ void print_json(const Outcome& outcome, const nlohmann::json& memory) {
                         {"noise_us", verified->noise_us},
                         {"is_faster", verified->is_faster()}};
   if (!memory.is_null()) json["memory"] = memory;
+  for (const ScriptChange& change : changes) json["tries"].push_back(change_json(change));
   std::printf("%s\n", json.dump(2).c_str());
 }
 
@@ -263,12 +285,26 @@ Result<Outcome> outcome_of(const OptimizeOptions& options, const replay::Measure
   outcome.found = *std::move(found);
   outcome.seconds = static_cast<double>(MonotonicClock::now() - began_us) / 1e6;
   outcome.is_taken = outcome.found.worth_it();
-  if (options.command.empty() || !outcome.found.worth_trying()) return outcome;
+  if (!options.verifies || !outcome.found.worth_trying()) return outcome;
   const auto both = run_both(options.command, outcome.found.settings.options(outcome.found.traced));
   if (!both) return tl::unexpected(both.error());
   outcome.verified = *both;
   outcome.is_taken = both->is_faster();
   return outcome;
+}
+
+// Each change has a run, and a search for its own settings.
+Result<std::vector<ScriptChange>> try_changes(const OptimizeOptions& options) {
+  std::vector<ScriptChange> changes;
+  for (const std::string& name : options.changes) {
+    auto measured = measure_change(name, options.command);
+    if (!measured) return tl::unexpected(measured.error());
+    replay::charge_codecs(*measured, std::thread::hardware_concurrency());
+    auto found = search(options, *measured, {}, MonotonicClock::now());
+    if (!found) return tl::unexpected(found.error());
+    changes.push_back({name, *std::move(measured), *std::move(found)});
+  }
+  return changes;
 }
 
 }  // namespace
@@ -293,16 +329,20 @@ Result<int> run_optimize(Arguments arguments) {
   }
   const auto outcome = outcome_of(*options, measured, fit);
   if (!outcome) return tl::unexpected(outcome.error());
+  const auto changes = try_changes(*options);
+  if (!changes) return tl::unexpected(changes.error());
   if (auto ok = leave_file(*options, *outcome, measured.options); !ok) return tl::unexpected(ok.error());
   const bool is_refuted = outcome->verified && !outcome->is_taken;
   if (options->json) {
-    print_json(*outcome, fit ? memory_fit_json(*fit, measured) : nlohmann::json());
+    print_json(*outcome, fit ? memory_fit_json(*fit, measured) : nlohmann::json(), *changes);
     return is_refuted ? kExitFailed : kExitOk;
   }
   for (const auto& line : outcome->advice) std::printf("%s\n", line.c_str());
   print(*outcome, options->output);
   if (!options->running && options->codecs.empty() && !outcome->changes_script) suggest_codec(measured, outcome->found);
   if (outcome->verified) print_verified(*outcome->verified);
+  for (const ScriptChange& change : *changes)
+    std::printf("%s\n", change_words({{}, measured, outcome->found}, change).c_str());
   return is_refuted ? kExitFailed : kExitOk;
 }
 

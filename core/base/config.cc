@@ -15,8 +15,9 @@ namespace deft {
 namespace {
 
 constexpr std::string_view kPrefix = "DEFT_";
-constexpr std::array<std::string_view, 4> kLauncherVariables = {"DEFT_RANK", "DEFT_WORLD_SIZE", "DEFT_LOCAL_RANK",
-                                                                "DEFT_LOCAL_SIZE"};  // placement.h reads them
+// Launchers set these, and placement.h reads them; deft optimize sets the last one, and scripts ask for it.
+constexpr std::array<std::string_view, 5> kNoOptions = {"DEFT_RANK", "DEFT_WORLD_SIZE", "DEFT_LOCAL_RANK",
+                                                        "DEFT_LOCAL_SIZE", "DEFT_TRY"};
 
 const OptionSpec* find_in(std::span<const OptionSpec> table, std::string_view name) {
   const auto it = std::ranges::find(table, name, &OptionSpec::name);
@@ -256,7 +257,7 @@ Result<std::vector<Assignment>> parse_variables(std::span<const std::string> env
     const auto equals = entry.find('=');
     const std::string variable = entry.substr(0, equals);
     const std::string name = lower(std::string_view(variable).substr(kPrefix.size()));
-    if (std::ranges::find(kLauncherVariables, variable) != kLauncherVariables.end()) continue;
+    if (std::ranges::find(kNoOptions, variable) != kNoOptions.end()) continue;
     if (!find_option(name)) return no_such_option(name, variable, as_variable);
     const std::string text = equals == std::string::npos ? std::string() : entry.substr(equals + 1);
     if (trimmed(text).empty()) continue;  // DEFT_POLICY=$POLICY of a shell in which POLICY is not set

@@ -1,4 +1,4 @@
-"""`deft optimize --verify` on a real job with buckets that are far too small."""
+"""`deft optimize --verify` and `--try` on real jobs."""
 
 import subprocess
 import sys
@@ -29,6 +29,19 @@ for step in range(9):
 session.close()
 """
 
+# A step takes OWN seconds of compute, and a tenth of that with the change.
+CHANGES = """
+pause_s = float(os.environ["OWN"]) / (10 if deft.trying("quick-layers") else 1)
+group = session.declare("g", [deft.Tensor("t", deft.FLOAT32, (1000,), 0)])
+for step in range(9):
+    session.stage(deft.FORWARD, step)
+    time.sleep(pause_s)
+    session.stage(deft.BACKWARD, step)
+    group.ready(0, 1, step)
+    group.wait(0, 1, step)
+session.close()
+"""
+
 
 class Job:
     """A job of two nodes, and its traces."""
@@ -47,7 +60,10 @@ class Job:
         assert traced.returncode == 0, traced.stderr
 
     def verify(self, budget: str) -> subprocess.CompletedProcess:
-        words = [BUILD / "bin/deft", "optimize", self.traces, "--budget", budget, "--json", "--verify", *self.command]
+        return self.optimize(budget, "--json", "--verify")
+
+    def optimize(self, budget: str, *words: str) -> subprocess.CompletedProcess:
+        words = [BUILD / "bin/deft", "optimize", self.traces, "--budget", budget, *words, *self.command]
         return subprocess.run(words, env=self.environment, capture_output=True, text=True, check=False)
 
 
@@ -96,6 +112,55 @@ def test_settings_that_are_faster_on_the_job_itself_are_written(tmp_path):
     assert taken.returncode == 0, taken.stderr
     lines = [line for line in flags.read_text().splitlines() if not line.startswith("#")]
     assert lines == [f"{name} = {value}" for name, value in sorted(result["options"].items())]
+
+
+@pytest.fixture(scope="module")
+def changing_job(tmp_path_factory):
+    job = Job(tmp_path_factory.mktemp("changes"), CHANGES, OWN="0.2")
+    job.trace()
+    return job
+
+
+def test_a_change_of_the_script_is_measured_in_a_run_of_its_own(changing_job):
+    done = changing_job.optimize("2s", "--json", "--try", "quick-layers", "--run")
+    result = json_of(done)
+    assert done.returncode == 0, done.stderr
+    (change,) = result["tries"]
+    assert change["name"] == "quick-layers" and change["steps"] >= 4
+    assert result["traced_step_us"] > 200_000
+    assert 20_000 < change["compute_us"] < change["measured_step_us"] < 200_000
+    assert 20_000 < change["step_us"] < 200_000
+
+
+def test_a_change_is_told_in_words(changing_job):
+    done = changing_job.optimize("2s", "--try", "quick-layers", "--run")
+    assert done.returncode == 0, done.stderr
+    measured, replayed = done.stdout.splitlines()[-2:]
+    assert measured.startswith("with quick-layers, in ") and " ms instead of 2" in measured
+    assert replayed.startswith("  with the best settings of each, by replay, a step ")
+
+
+def test_a_change_that_the_script_does_not_know_is_an_error(changing_job):
+    done = changing_job.optimize("2s", "--try", "compile", "--run")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "the script does not try 'compile'" in done.stderr and 'deft.trying("compile")' in done.stderr
+    assert not (changing_job.traces / "optimized.flags").exists()
+
+
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        (["--try", "compile"], "--try needs the command that starts the job"),
+        (["--run", "true"], "--run has nothing to try"),
+        (["--try", "../compile", "--run", "true"], "--try is '../compile'"),
+        (["--try", "compile", "--run"], "--run needs the command that starts the job"),
+        (["--try", "compile", "--run", "false"], "false failed, so nothing was compared"),
+        (["--try", "compile", "--run", "/nowhere"], "cannot run /nowhere: No such file"),
+    ],
+)
+def test_what_cannot_be_tried_is_an_error(simulated, words, complaint):
+    done = deft("optimize", str(simulated), "--budget", "1s", *words)
+    assert done.returncode != 0 and complaint in done.stderr, done.stderr
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from deft.session import (
     Tensor,
     open,
 )
-from deft.tracing import trace
+from deft.tracing import trace, trying
 
 HorovodInternalError = DeftError  # the name that scripts of Horovod catch
 __version__ = version()
@@ -66,4 +66,5 @@ __all__ = [
     "option",
     "policy_traits",
     "trace",
+    "trying",
 ]

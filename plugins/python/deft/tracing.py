@@ -2,6 +2,9 @@
 
     deft.trace(steps=20)                  # the next 20 steps; then `deft explain deft-traces`
 
+    if deft.trying("compile"):            # in the one run of `deft optimize --try compile`
+        model.compile()
+
     start_timeline("timeline.json")       # Horovod's way
     ...
     stop_timeline()                       # for chrome://tracing or ui.perfetto.dev
@@ -9,6 +12,7 @@
 All ranks may call them. Rank 0 alone acts, because its daemon leads the job and tells the others.
 """
 
+import contextlib
 import logging
 import os
 import shutil
@@ -36,6 +40,17 @@ def trace(folder: "str | os.PathLike[str]" = "deft-traces", steps: int = 20) -> 
     session = world.session()
     if world.rank() == 0:
         call(lib.deft_trace_start, session.handle(), os.path.abspath(folder).encode(), steps)
+
+
+def trying(change: str) -> bool:
+    """Whether `deft optimize --try` measures `change` in this run. Then the script is to make it."""
+    if os.environ.get("DEFT_TRY") != change:
+        return False
+    folder = option("trace")
+    if folder:
+        with contextlib.suppress(OSError):  # another machine's folder; `deft optimize` looks into its own
+            Path(folder, f"tried-{change}").touch()
+    return True
 
 
 def start_timeline(file_path: "str | os.PathLike[str]", mark_cycles: bool = False) -> None:

@@ -1,0 +1,43 @@
+// Runs the command that starts a job, with some variables changed, and measures the trace of it.
+//
+//   auto runs = TracedRuns::begin("deft optimize --verify");
+//   const auto job = runs->run(command, {{"DEFT_POLICY", "fifo"}});    // blocks until the command ends
+//
+// The traces lie in a folder that goes with the object.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/status.h"
+#include "tools/traced_job.h"
+
+namespace deft::tools {
+
+class TracedRuns {
+ public:
+  // `asker`, a command of deft, begins each line about what is wrong with a trace. kUnavailable: there is no place for traces.
+  static Result<TracedRuns> begin(std::string asker);
+  TracedRuns(TracedRuns&& other) noexcept
+      : asker_(std::move(other.asker_)), folder_(std::exchange(other.folder_, {})), count_(other.count_) {}
+  TracedRuns& operator=(TracedRuns&&) = delete;
+  ~TracedRuns();
+
+  // DEFT_TRACE is set beside `variables`. The job's output goes to the error output, so that the asker's own output stays as it is.
+  // kUnavailable: the command failed. Also as read_traced_job().
+  Result<TracedJob> run(std::vector<std::string> command, std::map<std::string, std::string> variables);
+  // The folder of the newest run's traces.
+  [[nodiscard]] std::filesystem::path newest() const { return folder_ / std::to_string(count_); }
+
+ private:
+  TracedRuns(std::string asker, std::filesystem::path folder) : asker_(std::move(asker)), folder_(std::move(folder)) {}
+
+  std::string asker_;
+  std::filesystem::path folder_;  // of all runs, one folder each
+  int count_ = 0;
+};
+
+}  // namespace deft::tools
