@@ -31,6 +31,12 @@ class MonotonicClock final : public Clock {
   }
 };
 
+// The same as an object that lives as long as the process.
+inline const Clock& machine_clock() {
+  static const MonotonicClock kClock;
+  return kClock;
+}
+
 // A clock for tests: it stands still until advance() is called. Not thread-safe.
 class ManualClock final : public Clock {
  public:

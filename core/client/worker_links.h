@@ -26,7 +26,7 @@ namespace deft::client {
 // rendezvous. The session must outlive the store. Any thread.
 class JobStore final : public link::Store {
  public:
-  explicit JobStore(Session& session) : session_(session), clock_(machine_) {}
+  explicit JobStore(Session& session) : session_(session), clock_(machine_clock()) {}
   Result<void> set(const std::string& key, std::span<const std::byte> value) override;
   Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) override;
 
@@ -40,7 +40,6 @@ class JobStore final : public link::Store {
 
  private:
   Session& session_;
-  const MonotonicClock machine_;
   const LookClock clock_;
 };
 

@@ -46,7 +46,7 @@ class Reactor {
   using PollerId = std::uint64_t;  // 0: none
 
   // Ends the process if the kernel refuses an epoll or event descriptor: nothing can run without. `clock` outlives the reactor.
-  explicit Reactor(const Clock& clock = system_clock());
+  explicit Reactor(const Clock& clock = machine_clock());
 
   // Level-triggered. kExhausted if the kernel cannot watch one more.
   Result<void> watch(int fd, std::uint32_t events, FdCallback callback);

@@ -1,6 +1,6 @@
 // The time during which this process ran, in microseconds: a clock that leaves out the time in which it stood still.
 //
-//   RunningClock clock(system_clock());
+//   RunningClock clock(machine_clock());
 //   clock.expect_by(due_us);       // the event loop's next timer
 //   clock.leave_out_standstill();  // the timer comes 20 s late: the process was stopped, or its machine suspended
 //
@@ -18,12 +18,6 @@
 #include "core/base/clock.h"
 
 namespace deft::daemon {
-
-// The machine's clock, as long as the process lives.
-inline const Clock& system_clock() {
-  static const MonotonicClock kClock;
-  return kClock;
-}
 
 class RunningClock final : public Clock {
  public:

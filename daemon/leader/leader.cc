@@ -88,7 +88,7 @@ class Leader::Handler {
   }
   void operator()(const wire::Heartbeat& heartbeat) {
     if (heartbeat.reply) return;
-    reply(wire::Heartbeat{.reply = true, .sent_us = leader_.clock_.now_us(), .answered_us = heartbeat.sent_us});
+    reply(wire::Heartbeat{.reply = true, .sent_us = MonotonicClock::now(), .answered_us = heartbeat.sent_us});
   }
   void operator()(const wire::Failure& failure) {
     const bool at_deadline = !failure.suspected && failure.error.kind == ErrorKind::kTimeout;

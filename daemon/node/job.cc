@@ -198,7 +198,7 @@ void Job::begin() {
   joining_.finished();
   if (auto ok = parts_->recorder.begin(); !ok) return fail(ok.error().in("trace on " + context_.host));
   // The answer comes before the first sum, so that the shortest trace tells how far the clocks are apart.
-  if (line_.leader() == nullptr) line_.send(wire::Heartbeat{.sent_us = context_.reactor.now_us()});
+  if (line_.leader() == nullptr) line_.send(wire::Heartbeat{.sent_us = MonotonicClock::now()});
   const View& view = *parts_->view;
   std::string links;
   for (const auto& link : view.links()) links += (links.empty() ? "" : " ") + link.name();
@@ -217,7 +217,7 @@ Result<void> Job::change_settings(const sched::SettingsChange& change) {
     return deft::fail(ErrorKind::kInvalid, "this node does not lead job '" + members_.identity().name + "'",
                       "run deft set on the node of rank 0, at " + leader_name(members_));
   if (auto ok = line_.leader()->change_settings(change); !ok) return ok;
-  if (parts_) parts_->recorder.settings_changed(change.options(), context_.reactor.now_us());
+  if (parts_) parts_->recorder.settings_changed(change.options(), MonotonicClock::now());
   return {};
 }
 
@@ -265,7 +265,7 @@ void Job::tick() {
 }
 
 void Job::watch_leader(TimeUs now_us) {
-  line_.send(wire::Heartbeat{.sent_us = now_us});
+  line_.send(wire::Heartbeat{.sent_us = MonotonicClock::now()});
   const auto has_left = [this](std::uint32_t rank) { return members_.has_left(rank); };
   if (std::ranges::all_of(parts_->view->nodes()[0].ranks, has_left)) detector_->done(0);
   const auto finding = detector_->check(now_us);

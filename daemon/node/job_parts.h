@@ -44,7 +44,7 @@ class JobParts final : public LinkEvents {
   void progress_due() override;
   void transferred(std::size_t link, const SubCommTask& launch, const TransferDone& done) override {
     measurements.transferred(launch, done);
-    recorder.transferred(link, done, clock.now_us());
+    recorder.transferred(link, done, MonotonicClock::now());
   }
   void failed(const Error& error) override { around_.control.fail(error); }
   [[nodiscard]] bool wants_segments() const override { return recorder.is_writing(); }

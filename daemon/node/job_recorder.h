@@ -9,7 +9,9 @@
 // (ring_dump.h) when the job fails, when it stalls, and when a user asks. If the job's option `trace` names a folder, a thread
 // writes all events, or the events of the steps of the option `trace_steps`, to FOLDER/JOB-nodeN.trace; `deft trace start` does the
 // same in a running job. The folder must belong to the user of this daemon: nobody makes a daemon of another user write for him.
-// Reactor thread.
+//
+// All times are by MonotonicClock, by which links and workers measure, too. The reactor's clock leaves out the time in which this process
+// stood still. Reactor thread.
 #pragma once
 
 #include <algorithm>

@@ -18,7 +18,7 @@ Result<void> launch(JobParts& parts, const wire::LaunchOrder& order) {
     if (auto ok = parts.links.take_number(number); !ok) return ok;
     auto task = parts.groups.order(launch, number, now_us);
     if (!task) return tl::unexpected(task.error());
-    parts.recorder.ordered(launch, number++, now_us);
+    parts.recorder.ordered(launch, number++, MonotonicClock::now());
     parts.links.push(launch.link, std::move(*task));
   }
   return {};
@@ -86,13 +86,13 @@ void LeaderMessages::operator()(const wire::JobProgress& message) {
 
 void LeaderMessages::operator()(const wire::Heartbeat& message) {
   if (!message.reply) return leader_.send(wire::Heartbeat{.reply = true});
-  if (parts_) parts_->recorder.clock_answered(message.answered_us, message.sent_us, parts_->clock.now_us());
+  if (parts_) parts_->recorder.clock_answered(message.answered_us, message.sent_us, MonotonicClock::now());
 }
 
 void LeaderMessages::operator()(const wire::Stalled& message) {
   if (!parts_) return;
   parts_->watchdog.note(message, parts_->clock.now_us());
-  parts_->recorder.stalled(parts_->clock.now_us());
+  parts_->recorder.stalled(MonotonicClock::now());
 }
 
 void LeaderMessages::operator()(const wire::TraceOrder& message) {

@@ -35,23 +35,21 @@ void WorkerEvents::record(WorkerPort& worker, const shm::Record& record) {
 Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
   switch (record.kind()) {
     case shm::RecordKind::kReady: {
-      const TimeUs now_us = parts_->clock.now_us();
-      const auto ready = parts_->groups.ready(worker, record.as<shm::ReadyRecord>(), now_us);
+      const auto ready = parts_->groups.ready(worker, record.as<shm::ReadyRecord>(), parts_->clock.now_us());
       if (!ready) return tl::unexpected(ready.error());
-      parts_->recorder.gradients_ready(worker, record.as<shm::ReadyRecord>(), now_us);
+      parts_->recorder.gradients_ready(worker, record.as<shm::ReadyRecord>(), MonotonicClock::now());
       if (*ready) parts_->links.pump();
       return {};
     }
     case shm::RecordKind::kStage: {
-      const TimeUs now_us = parts_->clock.now_us();
-      parts_->measurements.stage_began(worker, record.as<shm::StageRecord>(), now_us);
+      parts_->measurements.stage_began(worker, record.as<shm::StageRecord>(), parts_->clock.now_us());
       parts_->record_policies();
-      parts_->recorder.stage_began(worker, record.as<shm::StageRecord>(), now_us);
+      parts_->recorder.stage_began(worker, record.as<shm::StageRecord>(), MonotonicClock::now());
       return {};
     }
     case shm::RecordKind::kLayer:
     case shm::RecordKind::kMemory:
-    case shm::RecordKind::kMemoryStep: parts_->recorder.memory_told(worker, record, parts_->clock.now_us()); return {};
+    case shm::RecordKind::kMemoryStep: parts_->recorder.memory_told(worker, record, MonotonicClock::now()); return {};
     case shm::RecordKind::kFlush: return parts_->groups.flush(worker, record.as<shm::FlushRecord>());
     case shm::RecordKind::kSendResiduals:
       return parts_->groups.send_residuals(worker, record.as<shm::SendResidualsRecord>());

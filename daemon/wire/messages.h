@@ -42,7 +42,7 @@ struct LinkAddress {
 // --- Both ways ---
 struct Heartbeat {
   bool reply = false;                   // false: the receiver answers it
-  TimeUs sent_us = 0, answered_us = 0;  // for traces: by the sender's clock; of a reply: when the question was sent
+  TimeUs sent_us = 0, answered_us = 0;  // for traces: by MonotonicClock; of a reply: when the question was sent
 };
 
 struct Failure {

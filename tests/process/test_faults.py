@@ -10,6 +10,7 @@ import pytest
 from cluster import MARGIN_S, TIMEOUT_S, Cluster, wait_for_line, wait_until
 from held import descriptors
 from test_control_groups import control_group
+from test_trace import deft
 
 TIMEOUT = f"{TIMEOUT_S:g}s"  # of jobs that lose somebody
 TRAIN = """
@@ -217,6 +218,15 @@ def frozen(group: Path, processes):
         (group / state).write_text(off)
 
 
+def trace_complaints(cluster: Cluster) -> str:
+    """What is wrong with the trace of the running job, which ends with this."""
+    stopped = deft("trace", "stop", "--socket", cluster.socket(0))
+    assert stopped.returncode == 0, stopped.stderr
+    merged = deft("trace", "merge", f"{cluster.folder.name}/trace")
+    assert merged.returncode == 0, merged.stderr
+    return merged.stderr
+
+
 @pytest.mark.parametrize("way", ["signals", "freezer"])
 def test_a_job_that_is_suspended_as_a_whole_goes_on_when_it_is_resumed(way):
     with contextlib.ExitStack() as stack:
@@ -224,7 +234,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on_when_it_is_resumed(way):
             controller = "freezer" if Path("/sys/fs/cgroup/freezer").is_dir() else "memory"
             group = stack.enter_context(control_group(controller, {}, {}))
         cluster = stack.enter_context(Cluster(2, timeout=TIMEOUT))
-        workers = start_training(cluster)
+        workers = start_training(cluster, DEFT_TRACE=f"{cluster.folder.name}/trace")
         everybody = [*workers, *cluster.daemons]
         with frozen(group, everybody) if way == "freezer" else stopped_by_signals(everybody):
             time.sleep(1.5 * TIMEOUT_S)  # longer than any deadline
@@ -235,6 +245,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on_when_it_is_resumed(way):
         )
         assert all(worker.poll() is None for worker in workers)
         assert "stood still" in cluster.log(0) and "stood still" in cluster.log(1)
+        assert trace_complaints(cluster) == ""
 
 
 @pytest.mark.parametrize("victim", [0, 1])
