@@ -42,7 +42,8 @@ void JobParts::progress_due() {
 
 void JobParts::record_policies() {
   if (around_.scheduler == nullptr) return;
-  for (const GroupPolicy& policy : around_.scheduler->take_policies()) recorder.policy_changed(policy, MonotonicClock::now());
+  for (const GroupPolicy& policy : around_.scheduler->take_policies())
+    recorder.policy_changed(policy, MonotonicClock::now());
 }
 
 void JobParts::await_stopped_links() {
