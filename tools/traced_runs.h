@@ -19,7 +19,7 @@ namespace deft::tools {
 
 class TracedRuns {
  public:
-  // `asker`, a command of deft, begins each line about what is wrong with a trace. kUnavailable: there is no place for traces.
+  // `asker` is the command of deft that runs the job: lines about a faulty trace begin with it. kUnavailable: no folder can be made.
   static Result<TracedRuns> begin(std::string asker);
   TracedRuns(TracedRuns&& other) noexcept
       : asker_(std::move(other.asker_)), folder_(std::exchange(other.folder_, {})), count_(other.count_) {}

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 
 #include "core/replay/quantiles.h"
 #include "tools/flag_file.h"

@@ -43,13 +43,14 @@ class SegmentObserver {
   SegmentObserver& operator=(const SegmentObserver&) = default;
 };
 
-// A move begins when this is made, and ends when it is told.
+// A move begins when this is made, or at a moment that is given, and ends when it is told.
 class MoveTimer {
  public:
   explicit MoveTimer(SegmentObserver* observer)
       : observer_(observer), began_us_(observer == nullptr ? 0 : MonotonicClock::now()) {}
 
-  [[nodiscard]] TimeUs began_us() const { return began_us_; }
+  MoveTimer(SegmentObserver* observer, TimeUs began_us) : observer_(observer), began_us_(began_us) {}
+
   // `move`: without its times.
   void tell(SegmentMove move) const {
     if (observer_ == nullptr) return;

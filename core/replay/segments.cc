@@ -36,15 +36,10 @@ void each_pair(const trace::NodeTrace& sender, const trace::NodeTrace& receiver,
 
 }  // namespace
 
-void SentSegments::add(const trace::NodeTrace& trace) {
+void SentSegments::add(const trace::NodeTrace& trace, std::optional<std::uint32_t> peer) {
   each_segment(trace, true, [&](const trace::TraceRecord& record, const SegmentTrace& segment) {
-    sends_.push_back({way_of(segment, trace.header.node, segment.peer), record.begin_us()});
-  });
-}
-
-void SentSegments::add(const trace::NodeTrace& trace, std::uint32_t peer) {
-  each_segment(trace, true, [&](const trace::TraceRecord& record, const SegmentTrace& segment) {
-    if (segment.peer == peer) sends_.push_back({way_of(segment, trace.header.node, peer), record.begin_us()});
+    if (segment.peer == peer.value_or(segment.peer))
+      sends_.push_back({way_of(segment, trace.header.node, segment.peer), record.begin_us()});
   });
 }
 

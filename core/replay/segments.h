@@ -13,6 +13,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/replay/clock_alignment.h"
@@ -38,13 +39,12 @@ class SentSegments {
   };
 
   // What the node has sent to other nodes; with a `peer`, to that node alone.
-  void add(const trace::NodeTrace& trace);
-  void add(const trace::NodeTrace& trace, std::uint32_t peer);
+  void add(const trace::NodeTrace& trace, std::optional<std::uint32_t> peer = {});
   // After the last add(), and before what follows.
   void index();
   // Null: it is not known.
   [[nodiscard]] const Send* that_fed(std::uint32_t node, const trace::SegmentTrace& received) const;
-  // The one of a record of `node` itself.
+  // The send of which a record of `node` itself tells.
   [[nodiscard]] const Send* of(std::uint32_t node, const trace::SegmentTrace& sent) const;
   [[nodiscard]] std::size_t number_of(const Send& send) const {
     return static_cast<std::size_t>(&send - sends_.data());

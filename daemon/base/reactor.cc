@@ -154,7 +154,7 @@ void Reactor::expect_timer() {
     meter_.turn_began(clock_.machine_us());
   }
   auto next_us = timers_.next_us();
-  if (next_us) next_us = std::max(*next_us, now_us());  // what is due runs now: that it was late has been noticed
+  if (next_us) next_us = std::max(*next_us, now_us());  // a timer that is due runs now, and its delay has been noticed
   clock_.expect_by(next_us);
 }
 

@@ -158,7 +158,7 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
 }
 
 void JobRecorder::end(bool clean) {
-  const bool all_written = !writing_.path.empty() && !steps_.written && streams_.back()->is_whole();
+  const bool all_written = is_writing() && !steps_.written && streams_.back()->is_whole();
   static_cast<void>(stop());
   if (clean || all_written || recorder_->now().next == 0) return;
   static_cast<void>(dump("the job failed"));  // without a state folder there is nothing to do
@@ -180,8 +180,8 @@ Result<std::string> JobRecorder::obey(const wire::TraceOrder& order) {
 }
 
 Result<std::string> JobRecorder::start(const wire::TraceOrder& order) {
-  if (!writing_.path.empty() && streams_.back()->ended()) writing_.path.clear();  // an error ended it
-  if (!writing_.path.empty())
+  if (is_writing() && streams_.back()->ended()) writing_.path.clear();  // an error ended it
+  if (is_writing())
     return fail(ErrorKind::kInvalid, "the job writes a trace to " + writing_.path + " already", "stop it first");
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
   if (auto ok = check_owner(members_.identity()); !ok) return tl::unexpected(ok.error());
@@ -240,7 +240,7 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
                                                     .waited_us = began.waited_us,
                                                     .tells_waits = began.tells_waits});
   if (is_forward) newest_step_ = began.step;
-  const bool closes = steps_.written && is_forward && began.step > steps_.written->last && !writing_.path.empty();
+  const bool closes = steps_.written && is_forward && began.step > steps_.written->last && is_writing();
   if (closes) {
     recorder_->add(record);
     static_cast<void>(stop());
@@ -251,9 +251,9 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
     const auto opened =
         began.step > wanted.last ? Result<void>{} : open_stream(members_.settings().options.text("trace"));
     if (!opened) LOG(ERROR) << about(members_.identity()) << "there is no trace: " << opened.error().message();
-    if (!writing_.path.empty()) steps_.written = wanted;
+    if (is_writing()) steps_.written = wanted;
   }
-  if (!closes || !writing_.path.empty()) recorder_->add(record);
+  if (!closes || is_writing()) recorder_->add(record);
   writing_.tell(members_, worker);
 }
 

@@ -62,7 +62,7 @@ class JobRecorder {
   Result<void> begin();
   // The job has ended: files are finished in the background, until finished().
   void end(bool clean);
-  // Whether events go into a file now, too. What is too much for the ring is recorded only then.
+  // Whether a file gets the events, too. Segments are recorded only then, because they would fill the ring.
   [[nodiscard]] bool is_writing() const { return !writing_.path.empty(); }
   [[nodiscard]] bool finished() const {
     return std::ranges::all_of(streams_, &trace::TraceStream::ended) && (!dumps_.newest || dumps_.newest->ended());

@@ -23,10 +23,11 @@
 namespace deft::daemon {
 namespace {
 
+std::string free_address() { return "127.0.0.1:" + std::to_string(free_port()); }
+
 TEST(ControlPlane, ALeaderWithAnAddressOfIPv6IsAnErrorThatSaysSo) {
   Reactor reactor;
-  const auto plane =
-      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  const auto plane = ControlPlane::open(reactor, {.listen = free_address(), .secret_file = {}});
   ASSERT_TRUE(plane);
   for (const char* leader : {"[::1]:29610", "fd00::9:29610"}) {
     const auto peer = (*plane)->connect(leader, geteuid());
@@ -38,10 +39,9 @@ TEST(ControlPlane, ALeaderWithAnAddressOfIPv6IsAnErrorThatSaysSo) {
 TEST(ControlPlane, MessagesOfBothSidesGoBeforeOtherTrafficOfTheNic) {
   const auto before = link::testing::socket_priorities();
   Reactor reactor;
-  const std::string address = "127.0.0.1:" + std::to_string(free_port());
+  const std::string address = free_address();
   auto leader = ControlPlane::open(reactor, {.listen = address, .secret_file = {}});
-  auto follower =
-      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  auto follower = ControlPlane::open(reactor, {.listen = free_address(), .secret_file = {}});
   ASSERT_TRUE(leader && follower);
   bool answered = false;
   (*leader)->on_message = [&](const Peer& from, std::span<const std::byte> message) {
@@ -66,8 +66,7 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
   Reactor reactor;
   const std::string port = std::to_string(free_port());
   auto leader = ControlPlane::open(reactor, {.listen = "127.0.0.1:" + port, .secret_file = {}});
-  auto follower =
-      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  auto follower = ControlPlane::open(reactor, {.listen = free_address(), .secret_file = {}});
   ASSERT_TRUE(leader && follower);
   bool heard = false;
   (*leader)->on_message = [&](const Peer&, std::span<const std::byte> message) {
@@ -100,10 +99,9 @@ TEST(ControlPlane, ALeaderThatHangsUpOnWhoHasGivenItUpDoesNotKeepOthersWaiting) 
   ASSERT_EQ(listen(silent, 8), 0);
   ASSERT_EQ(getsockname(silent, reinterpret_cast<sockaddr*>(&here), &size), 0);
   Reactor reactor;
-  const std::string address = "127.0.0.1:" + std::to_string(free_port());
+  const std::string address = free_address();
   auto leader = ControlPlane::open(reactor, {.listen = address, .secret_file = {}});
-  auto follower =
-      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  auto follower = ControlPlane::open(reactor, {.listen = free_address(), .secret_file = {}});
   ASSERT_TRUE(leader && follower);
 
   const auto given_up = (*follower)->connect("127.0.0.1:" + std::to_string(ntohs(here.sin_port)), getuid());
@@ -140,10 +138,9 @@ TEST(ControlPlane, ADaemonKnowsThatAnotherKeyKeepsItOut) {
   const std::string one = key_file("one"), other = key_file("other");
   for (const auto& [leads, follows] : {std::pair{one, other}, {one, std::string()}, {std::string(), one}, {one, one}}) {
     Reactor reactor;
-    const std::string address = "127.0.0.1:" + std::to_string(free_port());
+    const std::string address = free_address();
     auto leader = ControlPlane::open(reactor, {.listen = address, .secret_file = leads});
-    auto follower =
-        ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = follows});
+    auto follower = ControlPlane::open(reactor, {.listen = free_address(), .secret_file = follows});
     ASSERT_TRUE(leader && follower);
     bool heard = false;
     (*leader)->on_message = [&](const Peer&, std::span<const std::byte>) { heard = true; };
@@ -167,8 +164,7 @@ TEST(ControlPlane, ADaemonKnowsThatAnotherKeyKeepsItOut) {
 TEST(ControlPlane, LogsFewOfTheMessagesThatReachNobody) {
   ManualClock clock;
   Reactor reactor(clock);
-  const auto plane =
-      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  const auto plane = ControlPlane::open(reactor, {.listen = free_address(), .secret_file = {}});
   ASSERT_TRUE(plane);
   testing::internal::CaptureStderr();
   for (int i = 0; i < 1000; ++i) (*plane)->send("a peer that has gone", "answer");
@@ -180,9 +176,9 @@ TEST(ControlPlane, LogsFewOfTheMessagesThatReachNobody) {
 
 TEST(ControlPlane, APeerThatReadsNothingIsToldOfAndTakesNoMemoryForEver) {
   Reactor reactor;
-  auto plane = ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  auto plane = ControlPlane::open(reactor, {.listen = free_address(), .secret_file = {}});
   ASSERT_TRUE(plane);
-  const auto peer = (*plane)->connect("127.0.0.1:" + std::to_string(free_port()), getuid());  // nobody is there
+  const auto peer = (*plane)->connect(free_address(), getuid());  // nobody is there
   ASSERT_TRUE(peer);
   std::vector<Peer> stuck;
   (*plane)->on_stuck = [&](const Peer& to) { stuck.push_back(to); };

@@ -323,11 +323,8 @@ bool Engine::take(Route& route, const ServerConnection::Message& message) {
   const PsSegment& segment = round->segments[number];
   const SegmentAnswer answer{round->request, segment, node_, nodes_};
   if (segment.server != route.server || message.payload.size() != answer.bytes()) return false;
-  if (SegmentObserver* const observer = round->request.observer.get()) {
-    SegmentMove move = move_over_server(round->request, segment, number, answer.bytes(), false);
-    move.began_us = round->asked_us[number], move.ended_us = MonotonicClock::now();
-    observer->moved(move);
-  }
+  MoveTimer(round->request.observer.get(), round->asked_us[number])
+      .tell(move_over_server(round->request, segment, number, answer.bytes(), false));
   answer.take({message.payload.data<std::byte>(), answer.bytes()});
   round->asked_us[number] = 0;
   --round->missing;
