@@ -28,18 +28,21 @@ struct Shape {
   ReduceOp op = ReduceOp::kSum;
 };
 
-// What `node` contributes. Finite in every floating type: which of two NaNs a sum gives is the compiler's choice, and
-// reduce_test has NaNs.
+// What `node` contributes: a prime number of random words, again and again. Finite in every floating type: which of two NaNs
+// a sum gives is the compiler's choice, and reduce_test has NaNs.
 Bytes random_bytes(std::size_t bytes, std::uint32_t node, std::uint64_t seed) {
   constexpr std::uint64_t kFinite = 0xbfff'bfff'bfff'bfff;
+  constexpr std::size_t kPeriod = 8191 * sizeof(std::uint64_t);
   std::mt19937_64 random(seed * 1009 + node);
   Bytes data(bytes);
+  const std::size_t first = std::min(bytes, kPeriod);
   std::size_t i = 0;
-  for (; i + 8 <= bytes; i += 8) {
+  for (; i + 8 <= first; i += 8) {
     const std::uint64_t word = random() & kFinite;
     std::memcpy(&data[i], &word, 8);
   }
-  for (; i < bytes; ++i) data[i] = static_cast<std::byte>(random() & 0xbf);
+  for (; i < first; ++i) data[i] = static_cast<std::byte>(random() & 0xbf);
+  repeat(data.data(), bytes, first);
   return data;
 }
 
@@ -88,7 +91,7 @@ class AllReduce : public BackendTest {
     const auto operation = operations_.take(nodes, shape, seed);
     Bytes data = operation->inputs[node];
     ASSERT_OK(all_reduce(link, data.data(), shape.count, shape.dtype, shape.op));
-    ASSERT_TRUE(data == operation->result)
+    ASSERT_TRUE(same(data, operation->result))
         << shape.count << " x " << to_string(shape.dtype) << " on " << nodes << " nodes, node " << node;
   }
 
@@ -122,15 +125,22 @@ TEST_P(AllReduce, WorksForEverySizeFromOneElement) {
   }
 }
 
+// 64 MB of floats that are `add` and `factor` times 0, 1, ... 4095, and again.
+Bytes floats_of_64_megabytes(float factor, float add) {
+  constexpr std::size_t kPeriod = 4096;
+  std::array<float, kPeriod> first{};
+  for (std::size_t i = 0; i < kPeriod; ++i) first[i] = factor * static_cast<float>(i) + add;
+  Bytes data(64 << 20);
+  std::memcpy(data.data(), first.data(), sizeof(first));
+  repeat(data.data(), data.size(), sizeof(first));
+  return data;
+}
+
 TEST_P(AllReduce, Carries64MegabytesInOneOperation) {
   on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
-    std::vector<float> data(16 << 20);
-    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i % 4096 + node);
-    ASSERT_OK(
-        all_reduce(link, reinterpret_cast<std::byte*>(data.data()), data.size(), DType::kFloat32, ReduceOp::kSum));
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < data.size(); ++i) wrong += data[i] != static_cast<float>(2 * (i % 4096) + 1) ? 1 : 0;
-    EXPECT_EQ(wrong, 0U);
+    Bytes data = floats_of_64_megabytes(1, static_cast<float>(node));
+    ASSERT_OK(all_reduce(link, data.data(), data.size() / sizeof(float), DType::kFloat32, ReduceOp::kSum));
+    EXPECT_TRUE(same(data, floats_of_64_megabytes(2, 1)));
   });
 }
 
@@ -159,7 +169,7 @@ TEST_P(AllReduce, GivesTheSameBitsHoweverTheDataIsCutIntoParts) {
         const std::size_t count = std::min(part, kCount - first);
         ASSERT_OK(all_reduce(link, data.data() + first * 2, count, shape.dtype, shape.op));
       }
-      ASSERT_TRUE(data == whole.result);
+      ASSERT_TRUE(same(data, whole.result));
     }
   });
 }
@@ -320,9 +330,10 @@ struct AddedByAll {
   }
   void expect_all(std::uint32_t own, std::uint64_t number) const {
     EXPECT_TRUE(is_whole) << "blocks were cut";
-    EXPECT_TRUE(data == brought_to_all(data.size(), own, number)) << "the data stays as it is";
+    EXPECT_TRUE(same(data, brought_to_all(data.size(), own, number))) << "the data stays as it is";
     for (std::uint32_t node = 0; node < seen.size(); ++node)
-      EXPECT_TRUE(seen[node] == brought_to_all(data.size(), node, number)) << data.size() << " bytes of node " << node;
+      EXPECT_TRUE(same(seen[node], brought_to_all(data.size(), node, number)))
+          << data.size() << " bytes of node " << node;
   }
 
   Bytes data;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <latch>
@@ -111,6 +112,15 @@ bool runs(const std::filesystem::path& task) {
 }  // namespace
 
 std::size_t open_descriptors() { return entries_of("/proc/self/fd"); }
+
+void repeat(std::byte* data, std::size_t bytes, std::size_t period) {
+  for (std::size_t filled = period; filled < bytes; filled *= 2)
+    std::memcpy(data + filled, data, std::min(filled, bytes - filled));
+}
+
+bool same(const Bytes& one, const Bytes& other) {
+  return one.size() == other.size() && (one.empty() || std::memcmp(one.data(), other.data(), one.size()) == 0);
+}
 
 std::size_t threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");

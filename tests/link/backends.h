@@ -55,6 +55,11 @@ Result<void> all_reduce(Link& link, std::byte* data, std::size_t count, model::D
 Result<void> broadcast(Link& link, std::byte* data, std::size_t bytes, std::uint32_t root);
 Result<void> all_gather(Link& link, std::byte* data, const std::vector<std::size_t>& bytes);
 
+// Patterns and results as memcpy() and memcmp() handle them: a sanitizer then sees one access and not one for each element.
+// repeat() fills `data` with its first `period` bytes.
+void repeat(std::byte* data, std::size_t bytes, std::size_t period);
+bool same(const Bytes& one, const Bytes& other);
+
 // Open descriptors and threads of this process, to find leaks; a joined thread is not counted.
 std::size_t open_descriptors();
 std::size_t threads();

@@ -17,8 +17,18 @@ using model::DType;
 using model::ReduceOp;
 
 // The value of each element of `node` in operation `i`; small whole numbers, so that sums are exact in any order.
+constexpr std::size_t kPeriod = 1000;
 std::int32_t value(std::uint32_t node, std::size_t i, std::size_t at) {
-  return static_cast<std::int32_t>((node + 1) * (i % 50 + 1) + at % 1000);
+  return static_cast<std::int32_t>((node + 1) * (i % 50 + 1) + at % kPeriod);
+}
+
+// `count` elements, of which each is the sum of the values of the nodes `first` to `last`.
+std::vector<std::int32_t> values(std::uint32_t first, std::uint32_t last, std::size_t i, std::size_t count) {
+  std::vector<std::int32_t> data(count);
+  for (std::size_t at = 0; at < std::min(count, kPeriod); ++at)
+    for (std::uint32_t node = first; node <= last; ++node) data[at] += value(node, i, at);
+  repeat(reinterpret_cast<std::byte*>(data.data()), count * sizeof(data[0]), kPeriod * sizeof(data[0]));
+  return data;
 }
 
 struct Started {
@@ -27,11 +37,7 @@ struct Started {
   std::uint32_t priority = 0;
 };
 
-Started make(std::uint32_t node, std::size_t i, std::size_t count) {
-  Started started{i, std::vector<std::int32_t>(count), 0};
-  for (std::size_t at = 0; at < count; ++at) started.data[at] = value(node, i, at);
-  return started;
-}
+Started make(std::uint32_t node, std::size_t i, std::size_t count) { return {i, values(node, node, i, count), 0}; }
 
 Result<void> submit(Link& link, Started& started, std::uint32_t priority = 0) {
   return link.submit(WorkRequest::all_reduce(reinterpret_cast<std::byte*>(started.data.data()), started.data.size(),
@@ -48,11 +54,10 @@ Result<std::uint64_t> next(Link& link) {
 }
 
 void check(const Started& started, std::uint32_t nodes) {
-  for (std::size_t at = 0; at < started.data.size(); ++at) {
-    std::int32_t sum = 0;
-    for (std::uint32_t node = 0; node < nodes; ++node) sum += value(node, started.i, at);
-    ASSERT_EQ(started.data[at], sum) << "operation " << started.i << ", element " << at;
-  }
+  const auto sums = values(0, nodes - 1, started.i, started.data.size());
+  if (started.data == sums) return;
+  const auto wrong = std::ranges::mismatch(started.data, sums).in1;
+  FAIL() << "operation " << started.i << ", element " << wrong - started.data.begin() << ": " << *wrong;
 }
 
 // Requests in flight. Checks each that completes. It may overtake older ones if it is more urgent, or if one of both is small.
