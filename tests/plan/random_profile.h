@@ -27,6 +27,7 @@ struct ProfileShape {
   double least_coverage = 0.3;
   double most_coverage = 8;
   bool hard = false;
+  double most_bytes = 1e18;  // of all buckets; up to it, links send 1 GB/s
 };
 
 inline model::Profile any_profile(const ProfileShape& shape) {
@@ -46,11 +47,12 @@ inline model::Profile any_profile(const ProfileShape& shape) {
   double speed = 0;
   for (const auto& [f, b, s] : entries) forward += f, backward += b, size += s;
   for (std::size_t l = 0; l < relative.size(); ++l) speed += l == 0 ? 1 : 1 / relative[l];
+  const double bytes_per_us = std::min(1000.0, shape.most_bytes / (compute_us * coverage * speed));
   model::Profile profile;
   for (const auto& [f, b, s] : entries) {
     const double us = s / size * compute_us * coverage * speed;
     profile.buckets.push_back({"b" + std::to_string(profile.buckets.size()),
-                               std::max<std::uint64_t>(4, static_cast<std::uint64_t>(us * 250) * 4),
+                               std::max<std::uint64_t>(4, static_cast<std::uint64_t>(us * bytes_per_us / 4) * 4),
                                f / forward * compute_us * forward_share,
                                b / backward * compute_us * (1 - forward_share),
                                {}});
@@ -62,7 +64,7 @@ inline model::Profile any_profile(const ProfileShape& shape) {
     if (measured)
       profile.links.back().relative_time = slower;
     else
-      profile.links.back().bytes_per_us = 1000 / slower;
+      profile.links.back().bytes_per_us = bytes_per_us / slower;
   }
   return profile;
 }
