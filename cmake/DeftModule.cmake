@@ -11,7 +11,7 @@ add_library(deft_sanitizers INTERFACE)
 add_library(deft_options INTERFACE)
 target_compile_options(deft_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
 if(DEFT_FUZZ)  # clang: the code is kept free of the warnings of GCC
-  target_compile_options(deft_options INTERFACE -O1 -fsanitize=fuzzer-no-link,address,undefined
+  target_compile_options(deft_options INTERFACE -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=null,object-size
     -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_link_options(deft_options INTERFACE -fsanitize=address,undefined)
 else()
@@ -36,6 +36,14 @@ elseif(DEFT_SANITIZE)
   message(FATAL_ERROR "DEFT_SANITIZE is '${DEFT_SANITIZE}': give address, thread or nothing")
 endif()
 
+# Test code is compiled in two thirds of the time without the optimizer, or without UBSan: neither is for test code.
+add_library(deft_test_options INTERFACE)
+if(DEFT_SANITIZE STREQUAL "address")
+  target_compile_options(deft_test_options INTERFACE -fno-sanitize=undefined)
+elseif(NOT DEFT_SANITIZE AND NOT DEFT_FUZZ)
+  target_compile_options(deft_test_options INTERFACE $<$<CONFIG:RelWithDebInfo>:-Og>)
+endif()
+
 add_custom_target(fuzz_targets)
 add_custom_target(deft_tests)           # every test program
 add_custom_target(deft_threaded_tests)  # those of them that run threads
@@ -43,7 +51,7 @@ add_custom_target(deft_threaded_tests)  # those of them that run threads
 # Several sources as one file compile in half the time, and a change of one compiles all of them: for trees that nobody
 # works in.
 option(DEFT_UNITY "Compile the sources in batches" OFF)
-set(DEFT_BATCH 6)
+set(DEFT_BATCH 16)
 if(DEFT_UNITY)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
 endif()
@@ -98,28 +106,40 @@ function(deft_module NAME)
   endif()
 endfunction()
 
-# deft_test(NAME [THREADS] SOURCES a_test.cc ... DEPS lib ...): one GoogleTest program, run by ctest as one test. THREADS says
-# that it, or what it tests, runs threads: these are the programs that ThreadSanitizer runs.
+# A run of all suites runs most programs with threads only in the sanitizers' trees, where they find more. There the normal
+# tree is built without them.
+option(DEFT_THREADED_TESTS "Build the test programs with threads, too" ON)
+
+# deft_test(NAME [THREADS [NATIVE]] SOURCES a_test.cc ... DEPS lib ...): one GoogleTest program, run by ctest as one test.
+# THREADS says that it, or what it tests, runs threads: these are the programs that ThreadSanitizer runs. NATIVE: it does more
+# without a sanitizer, for instance more random cases, so it is always part of the normal tree.
 function(deft_test NAME)
-  cmake_parse_arguments(ARG "THREADS" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADS;NATIVE" "" "SOURCES;DEPS" ${ARGN})
   deft_batches(FILES ${NAME} ${ARG_SOURCES})
   add_executable(${NAME} ${FILES})
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  target_link_libraries(${NAME} PRIVATE deft_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${NAME} PRIVATE deft_options ${ARG_DEPS} GTest::gmock GTest::gtest_main deft_test_options)
   add_test(NAME ${NAME} COMMAND ${NAME})
-  add_dependencies(deft_tests ${NAME})
+  set(LABELS gtest)
   if(ARG_THREADS)
     add_dependencies(deft_threaded_tests ${NAME})
-    set_tests_properties(${NAME} PROPERTIES LABELS "gtest;threads")
-  else()
-    set_tests_properties(${NAME} PROPERTIES LABELS gtest)
+    list(APPEND LABELS threads)
   endif()
+  if(ARG_THREADS AND NOT ARG_NATIVE)
+    list(APPEND LABELS sanitized)
+  endif()
+  if(NOT DEFT_THREADED_TESTS AND "sanitized" IN_LIST LABELS)
+    set_target_properties(${NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+  else()
+    add_dependencies(deft_tests ${NAME})
+  endif()
+  set_tests_properties(${NAME} PROPERTIES LABELS "${LABELS}")
 endfunction()
 
 # deft_skipped_test(NAME REASON): stands for a program that this build cannot have, so that the results show it.
 function(deft_skipped_test NAME REASON)
   add_test(NAME ${NAME} COMMAND sh -c "echo '${REASON}'; exit 77")
-  set_tests_properties(${NAME} PROPERTIES SKIP_RETURN_CODE 77 LABELS "gtest;threads")
+  set_tests_properties(${NAME} PROPERTIES SKIP_RETURN_CODE 77 LABELS "gtest;threads;sanitized")
 endfunction()
 
 # deft_bench(NAME SOURCES a_bench.cc ... DEPS lib ...): one Google Benchmark program.

@@ -2,12 +2,13 @@
 
 scripts/test [--fuzz-seconds N] [--batches] [--require FILE] [SUITE ...]
 
-  unit    the C++ tests (ctest, GoogleTest)          asan   the same under AddressSanitizer and UBSan
+  unit    the C++ tests (ctest, GoogleTest)          asan   all of them under AddressSanitizer and UBSan
   python  plugin, process and command tests (pytest) tsan   the programs with threads under ThreadSanitizer
   lint    scripts/lint                               fuzz   every fuzz target for --fuzz-seconds (libFuzzer)
 
-All run without a name. While unit and python run, which mostly wait, lint and the builds of the other trees take what
-they leave of the processors. asan and tsan also run some process tests with their builds of deftd and libdeft.
+All run without a name. If asan and tsan both run, unit leaves out the programs with threads, which these two run.
+While unit and python run, which mostly wait, lint and the builds of the other trees take what they leave of the
+processors. asan and tsan also run some process tests with their builds of deftd and libdeft.
 --require names a file such as .ci/parts: parts that must be there, and the skips that are right.
 The last line is `N passed, N failed, N skipped`; the exit status is 0 when nothing failed.
 Output of all commands: build/test-results/.
@@ -156,8 +157,14 @@ def run_pytest(
     return tally
 
 
-def unit(_: argparse.Namespace) -> Tally:
-    return run_ctest("unit", "build", {}, [], "-j2")
+def runs_threads_elsewhere(arguments: argparse.Namespace) -> bool:
+    """Whether both sanitizers run the programs with threads: then the normal tree leaves them out."""
+    return {"asan", "tsan"} <= set(arguments.suites)
+
+
+def unit(arguments: argparse.Namespace) -> Tally:
+    elsewhere = ["-LE", "sanitized"] if runs_threads_elsewhere(arguments) else []
+    return run_ctest("unit", "build", {}, [], "-j2", *elsewhere)
 
 
 def streams() -> list[list[str]]:
@@ -322,8 +329,8 @@ SUITES = {
 class Run:
     """One run of some suites: first what needs build/, with the other builds and lint beside it, then the rest."""
 
-    def __init__(self, names: list[str], arguments: argparse.Namespace) -> None:
-        self.names = names
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.names = arguments.suites
         self.arguments = arguments
         self.total = Tally()
         self.unbuilt: set[str] = set()
@@ -346,7 +353,9 @@ class Run:
     def all(self) -> Tally:
         waiting = [name for name in self.names if not SUITES[name].build]
         # The setting configures again: what scripts/setup has installed since the last time is found now.
-        settings = ["-DDEFT_BUILD_TESTS=ON", *(["-DDEFT_UNITY=ON"] if self.arguments.batches else [])]
+        threaded = "OFF" if runs_threads_elsewhere(self.arguments) else "ON"
+        settings = ["-DDEFT_BUILD_TESTS=ON", f"-DDEFT_THREADED_TESTS={threaded}"]
+        settings += ["-DDEFT_UNITY=ON"] if self.arguments.batches else []
         if waiting and not build("build", *settings):
             self.total.failed.append("the build")
             return self.total
@@ -379,7 +388,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--fuzz-seconds", type=int, default=12, help="time of each fuzz target")
+    parser.add_argument("--fuzz-seconds", type=int, default=8, help="time of each fuzz target")
     parser.add_argument("--batches", action="store_true", help="compile build/ faster, for a clone that nobody edits")
     parser.add_argument("--require", type=Path, metavar="FILE", help="parts that must be there, see scripts/parts.py")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=" ".join(SUITES))
@@ -389,7 +398,8 @@ def main() -> int:
         parser.error(f"unknown suite {unknown[0]}: one of {' '.join(SUITES)}")
     RESULTS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    total = Run(arguments.suites or list(SUITES), arguments).all()
+    arguments.suites = arguments.suites or list(SUITES)
+    total = Run(arguments).all()
     if arguments.require:
         require(arguments.require, total)
     for reason in total.skipped:

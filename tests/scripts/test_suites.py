@@ -178,7 +178,7 @@ def test_suites_that_wait_run_beside_builds_and_a_build_that_fails_is_a_failure(
     }
     monkeypatch.setattr(suites, "SUITES", fakes)
     monkeypatch.setattr(suites, "build", lambda *_: order.append("build") or True)
-    total = suites.Run(list(fakes), argparse.Namespace(batches=False)).all()
+    total = suites.Run(argparse.Namespace(batches=False, suites=list(fakes))).all()
     assert order[0] == "build"
     assert order[-1] == "asan"
     assert sorted(order) == sorted(["build", "unit", "lint", "asan's build", "tsan's build", "asan"])
@@ -188,4 +188,16 @@ def test_suites_that_wait_run_beside_builds_and_a_build_that_fails_is_a_failure(
 
 def test_without_the_normal_build_nothing_runs(suites, monkeypatch):
     monkeypatch.setattr(suites, "build", lambda *_: False)
-    assert suites.Run(["unit", "asan"], argparse.Namespace(batches=True)).all().failed == ["the build"]
+    run = suites.Run(argparse.Namespace(batches=True, suites=["unit", "asan"]))
+    assert run.all().failed == ["the build"]
+
+
+@pytest.mark.parametrize(("names", "threaded"), [("unit asan", True), ("unit tsan", True), ("unit asan tsan", False)])
+def test_programs_with_threads_are_left_to_the_sanitizers_if_both_run(suites, monkeypatch, names, threaded):
+    made, ran = [], []
+    monkeypatch.setattr(suites, "build", lambda *words, **_: made.append(words) or words[0] == "build")
+    monkeypatch.setattr(suites, "run_ctest", lambda *words: ran.append(words) or suites.Tally(passed=1))
+    suites.Run(argparse.Namespace(batches=False, suites=names.split())).all()
+    assert (f"-DDEFT_THREADED_TESTS={'ON' if threaded else 'OFF'}" in made[0]) and made[0][0] == "build"
+    assert [words[0] for words in ran] == ["unit"]
+    assert (ran[0][-2:] == ("-LE", "sanitized")) == (not threaded)
