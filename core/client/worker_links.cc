@@ -17,6 +17,41 @@ std::uint64_t launch_of(const shm::Record& start) {
                                                  : start.as<shm::StartCollectiveRecord>().launch;
 }
 
+bool tells_segments(const shm::Record& start) {
+  const auto wanted = start.kind() == shm::RecordKind::kStart ? start.as<shm::StartRecord>().tells_segments
+                                                              : start.as<shm::StartCollectiveRecord>().tells_segments;
+  return wanted != 0;
+}
+
+// What the link sends and receives for one START, for the daemon's trace.
+class MoveLog final : public link::SegmentObserver {
+ public:
+  void moved(const link::SegmentMove& move) noexcept override {
+    const std::lock_guard lock(mutex_);
+    try {
+      moves_.push_back(move);
+    } catch (const std::bad_alloc&) {  // the trace lacks it
+    }
+  }
+  // After the link has run the request.
+  [[nodiscard]] const std::vector<link::SegmentMove>& moves() const { return moves_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<link::SegmentMove> moves_;
+};
+
+shm::SegmentRecord record_of(const link::SegmentMove& move, std::uint32_t link, std::uint64_t launch) {
+  return {.link = link,
+          .peer_rank = move.peer,
+          .launch = launch,
+          .bytes = move.bytes,
+          .began_us = static_cast<std::uint64_t>(move.began_us),
+          .ended_us = static_cast<std::uint64_t>(move.ended_us),
+          .part = static_cast<std::uint32_t>(move.part),
+          .is_sent = move.is_sent ? 1U : 0U};
+}
+
 constexpr const char* kKey = "a key of the job's store";
 
 }  // namespace
@@ -105,33 +140,45 @@ void WorkerLinks::run(Runner& runner) {
   while (true) {
     const auto start = session_.starts().next(runner.number);
     if (!start) return;
-    if (auto done = execute(*runner.link, *start); !done) return session_.report(done.error());
+    if (auto done = execute(runner, *start); !done) return session_.report(done.error());
     const shm::RanRecord ran{.link = runner.number, .launch = launch_of(*start)};
     if (!session_.connection().submit(ran)) return;
   }
 }
 
-Result<void> WorkerLinks::execute(link::Link& link, const shm::Record& start) {
+Result<void> WorkerLinks::execute(Runner& runner, const shm::Record& start) {
+  auto request = request_of(start);
+  if (!request) return tl::unexpected(request.error());
+  if (!tells_segments(start)) return runner.link->run(*request);
+  const auto segments = std::make_shared<MoveLog>();
+  request->observer = segments;
+  if (auto ok = runner.link->run(*request); !ok) return ok;
+  for (const link::SegmentMove& move : segments->moves())
+    if (auto ok = session_.connection().submit(record_of(move, runner.number, launch_of(start))); !ok) return ok;
+  return {};
+}
+
+Result<link::WorkRequest> WorkerLinks::request_of(const shm::Record& start) {
   if (start.kind() == shm::RecordKind::kStartCollective)
-    return execute_collective(link, start.as<shm::StartCollectiveRecord>());
+    return request_of_collective(start.as<shm::StartCollectiveRecord>());
   const auto launch = start.as<shm::StartRecord>();
   const auto group = find_group(launch.group);
   if (!group) return tl::unexpected(group.error());
   const auto part = (*group)->part(launch.slot, launch.offset_bytes, launch.bytes);
   if (!part) return tl::unexpected(part.error());
-  return link.run(link::WorkRequest::all_reduce(part->data, part->count, part->dtype, part->op));
+  return link::WorkRequest::all_reduce(part->data, part->count, part->dtype, part->op);
 }
 
-Result<void> WorkerLinks::execute_collective(link::Link& link, const shm::StartCollectiveRecord& start) {
+Result<link::WorkRequest> WorkerLinks::request_of_collective(const shm::StartCollectiveRecord& start) {
   const auto data = buffers_.find(start.staging_buffer, start.offset_bytes, start.bytes);
   if (!data) return tl::unexpected(data.error());
   if (start.collective == static_cast<std::uint32_t>(ipc::Collective::kBroadcast))
-    return link.run(link::WorkRequest::broadcast(*data, start.bytes, start.root));
+    return link::WorkRequest::broadcast(*data, start.bytes, start.root);
   const auto dtype = static_cast<model::DType>(start.dtype);
   const std::size_t element = model::dtype_bytes(dtype);
   if (element == 0) return fail(ErrorKind::kViolation, "the daemon started a collective of an unknown type");
-  return link.run(link::WorkRequest::all_reduce(*data, start.bytes / element, dtype,
-                                                static_cast<model::ReduceOp>(start.reduce_op)));
+  return link::WorkRequest::all_reduce(*data, start.bytes / element, dtype,
+                                       static_cast<model::ReduceOp>(start.reduce_op));
 }
 
 Result<void> JobStore::set(const std::string& key, std::span<const std::byte> value) {

@@ -1,5 +1,5 @@
 // Runs the links of this worker (in-process links), each on its own thread. The thread waits for START, runs the collective
-// with the other workers, and answers RAN.
+// with the other workers, and answers RAN. If START asks for it, SEGMENT records go before, for what was sent and received.
 //
 //   auto links = WorkerLinks::open(session, buffers);   // opens the links that WELCOME named; usually there are none
 //   (*links)->add(group);                               // shared; before its first tensor is handed over
@@ -62,8 +62,9 @@ class WorkerLinks {
   Result<void> open_all();
   void start_threads();
   void run(Runner& runner);
-  Result<void> execute(link::Link& link, const shm::Record& start);
-  Result<void> execute_collective(link::Link& link, const shm::StartCollectiveRecord& start);
+  Result<void> execute(Runner& runner, const shm::Record& start);
+  Result<link::WorkRequest> request_of(const shm::Record& start);
+  Result<link::WorkRequest> request_of_collective(const shm::StartCollectiveRecord& start);
   Result<std::shared_ptr<GradientGroup>> find_group(std::uint32_t number);
 
   Session& session_;

@@ -1,6 +1,6 @@
 // Hears of all that a request sends and receives, for traces.
 //
-//   request.observer = std::make_shared<Log>();      // Log is a SegmentObserver; links that the workers run tell nothing
+//   request.observer = std::make_shared<Log>();      // Log is a SegmentObserver; nccl links tell nothing
 //   link->submit(request);                           // the link's threads call moved() until the request has completed
 //
 // A backend measures each move by a MoveTimer. Without an observer that reads no clock.
@@ -8,9 +8,9 @@
 // What the times of a send mean depends on what the backend tells. gloo: the call that gives it the data. The kernel takes what it has
 // room for meanwhile, and gloo's loop sends the rest, whose end gloo tells only of all together. A block of gloo's: until gloo has given
 // all of it to the kernel, or later, if this node still waited for the peers' blocks. mpi: the wait for a free slot, and the copy
-// into it. ps: the call that gives it to ZeroMQ.
+// into it. ps: the call that gives it to ZeroMQ. tcp: until the kernel has taken all of it.
 // A receive begins when this node began to wait for it, and its data may have come before that; of a ps link, when this node had
-// pushed the segment. It ends when the link's thread has noticed that all of it is here. So a receive never ends before its send began.
+// pushed the segment; of a tcp link, when it began to send. It ends when the link's thread has noticed that all of it is here. So a receive never ends before its send began.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace deft::link {
 
 struct SegmentMove {
   std::uint64_t request = 0;  // its id
-  std::uint32_t peer = 0;     // node; or a server's place in the link's list
+  std::uint32_t peer = 0;     // node or, of a link that workers run, rank; or a server's place in the link's list
   std::uint32_t round = 0;    // of the request, the same on both sides; a segment's number if it goes over a server
   std::uint64_t bytes = 0;
   TimeUs began_us = 0, ended_us = 0;  // MonotonicClock
@@ -60,8 +60,8 @@ class MoveTimer {
   }
 
  private:
-  SegmentObserver* const observer_;
-  const TimeUs began_us_;
+  SegmentObserver* observer_;
+  TimeUs began_us_;
 };
 
 }  // namespace deft::link

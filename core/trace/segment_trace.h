@@ -14,8 +14,10 @@ struct SegmentTrace {
   static constexpr TraceKind kKind = TraceKind::kSegment;
   std::uint64_t number = 0;  // of the launch
   std::uint64_t bytes = 0;
-  std::uint32_t peer = 0;     // node, or a server's place in the link's list
-  std::uint32_t round = 0;    // of the request; of a server's, the number of the segment
+  std::uint32_t peer = 0;  // node, or a server's place in the link's list
+  // Of the request; of a server's, the number of the segment. Of a link that workers run, the sending rank times the number of ranks,
+  // plus the receiving rank.
+  std::uint32_t round = 0;
   std::uint16_t link = 0;     // the launch's
   std::uint16_t request = 0;  // of the launch's
   std::uint8_t part = 0;      // model::SegmentPart

@@ -35,6 +35,7 @@ class DaemonDriver final : public LinkDriver {
   void abort(const std::string& reason) override;
   [[nodiscard]] bool finished() override;
   Result<void> answered(std::size_t worker, std::uint64_t token) override;
+  Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment) override;
   [[nodiscard]] bool runs_in_daemon() const override { return true; }
 
  private:

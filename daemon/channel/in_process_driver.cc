@@ -5,12 +5,17 @@
 #include <utility>
 
 namespace deft::daemon {
+namespace {
 
-InProcessDriver::InProcessDriver(Reactor& reactor, std::uint32_t link, std::size_t workers, MakeRecords make_records,
+constexpr std::size_t kMovesOfAPeer = 4;  // a segment and a result, both ways
+
+}  // namespace
+
+InProcessDriver::InProcessDriver(Reactor& reactor, std::uint32_t link, Members members, MakeRecords make_records,
                                  PutRecord put_record, const OnOpen& on_open, OnDone on_done)
     : reactor_(reactor),
       link_(link),
-      workers_(workers),
+      members_(std::move(members)),
       make_records_(std::move(make_records)),
       put_record_(std::move(put_record)),
       on_done_(std::move(on_done)),
@@ -33,13 +38,26 @@ bool InProcessDriver::is_done(const Run& run) {
   return std::ranges::all_of(run.owed, [](std::size_t owed) { return owed == 0; });
 }
 
+InProcessDriver::Run InProcessDriver::prepare(const SubCommTask& launch, const Records& records) const {
+  Run run{launch.number, 0, reactor_.now_us(), std::vector<std::size_t>(members_.ranks.size(), 0), {}, {}};
+  std::size_t moves = 0;
+  for (std::size_t worker = 0; worker < records.size(); ++worker) {
+    run.records[worker] = records[worker].size();
+    for (const Start& start : records[worker])
+      if (std::visit([](const auto& record) { return record.tells_segments != 0; }, start))
+        moves += kMovesOfAPeer * members_.node_of_rank.size();
+  }
+  run.owed = run.records;
+  for (const Start& start : records.front())
+    run.bytes += std::visit([](const auto& record) { return record.bytes; }, start);
+  if (moves > 0) run.segments = std::make_shared<SegmentLog>(0, std::min(moves, SegmentLog::kMost));
+  return run;
+}
+
 void InProcessDriver::start(const SubCommTask& launch) {
   if (!alive_) return;
   const Records records = make_records_(launch);
-  Run run{launch.number, 0, reactor_.now_us(), std::vector<std::size_t>(workers_, 0)};
-  for (std::size_t worker = 0; worker < records.size(); ++worker) run.owed[worker] = records[worker].size();
-  for (const Start& start : records.front())
-    run.bytes += std::visit([](const auto& record) { return record.bytes; }, start);
+  Run run = prepare(launch, records);
   // Later: whoever starts launches is still looking at its queue.
   if (is_done(run)) post([this, token = launch.number] { finish_empty(token); });
   const auto put = [&](std::size_t worker, auto record) {
@@ -67,6 +85,33 @@ Result<void> InProcessDriver::answered(std::size_t worker, std::uint64_t token) 
   return {};
 }
 
+// Data between ranks of one node is nothing that nodes send. Both sides make the same number of the two ranks, which stands for
+// the round: a link that workers run has only one.
+Result<void> InProcessDriver::moved(std::size_t worker, const shm::SegmentRecord& segment) {
+  const auto run = std::ranges::find(runs_, segment.launch, &Run::token);
+  if (run == runs_.end() || run->owed[worker] == 0 || !run->segments)
+    return fail(ErrorKind::kViolation, "an in-process link told of data that nobody asked for");
+  const std::uint32_t own = members_.ranks[worker], peer = segment.peer_rank;
+  const bool is_possible = peer < members_.node_of_rank.size() && segment.part >= 1 &&
+                           segment.part <= static_cast<std::uint32_t>(model::kLastSegmentPart) &&
+                           segment.began_us <= segment.ended_us &&
+                           segment.ended_us <= static_cast<std::uint64_t>(MonotonicClock::now());
+  if (!is_possible) return fail(ErrorKind::kViolation, "an in-process link told of data that cannot have moved");
+  const std::uint32_t peer_node = members_.node_of_rank[peer];
+  if (peer_node == members_.node) return {};
+  const bool is_sent = segment.is_sent == 1;
+  const auto world = static_cast<std::uint32_t>(members_.node_of_rank.size());
+  run->segments->moved({.request = run->records[worker] - run->owed[worker],
+                        .peer = peer_node,
+                        .round = is_sent ? own * world + peer : peer * world + own,
+                        .bytes = segment.bytes,
+                        .began_us = static_cast<TimeUs>(segment.began_us),
+                        .ended_us = static_cast<TimeUs>(segment.ended_us),
+                        .part = static_cast<model::SegmentPart>(segment.part),
+                        .is_sent = is_sent});
+  return {};
+}
+
 void InProcessDriver::finish(const std::deque<Run>::iterator& run) {
   TransferDone done;
   done.token = run->token;
@@ -76,6 +121,7 @@ void InProcessDriver::finish(const std::deque<Run>::iterator& run) {
   last_done_us_ = reactor_.now_us();
   done.busy_us = last_done_us_ - began_us;
   done.link_us = done.busy_us;
+  done.segments = run->segments;
   done.spans.push_back({trace::TransferStage::kLink, began_us, last_done_us_});
   runs_.erase(run);
   on_done_(std::move(done));

@@ -3,6 +3,7 @@
 //
 // Every worker is a member of such a link, so the daemon has nothing to sum or to copy, and needs no thread. A launch is
 // done when each worker has answered each of its records. A link that fails in a worker is reported over its socket.
+// A trace wants to know what nodes send each other: if a record asks for it, workers tell of each such move before they answer.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +27,22 @@ class InProcessDriver final : public LinkDriver {
   using MakeRecords = std::function<Records(const SubCommTask&)>;
   using PutRecord = std::function<void(std::size_t worker, const shm::Record& record)>;
 
+  // Who runs the link.
+  struct Members {
+    std::uint32_t node = 0;                   // this one
+    std::vector<std::uint32_t> ranks;         // of the local workers, by local index
+    std::vector<std::uint32_t> node_of_rank;  // of all
+  };
+
   // `link`: the number by which START and RAN name the link. `put_record` puts a record into a worker's completion ring.
-  InProcessDriver(Reactor& reactor, std::uint32_t link, std::size_t workers, MakeRecords make_records,
-                  PutRecord put_record, const OnOpen& on_open, OnDone on_done);
+  InProcessDriver(Reactor& reactor, std::uint32_t link, Members members, MakeRecords make_records, PutRecord put_record,
+                  const OnOpen& on_open, OnDone on_done);
 
   void start(const SubCommTask& launch) override;
   void abort(const std::string& reason) override;
   [[nodiscard]] bool finished() override { return true; }
   Result<void> answered(std::size_t worker, std::uint64_t token) override;
+  Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment) override;
   [[nodiscard]] bool runs_in_daemon() const override { return false; }
 
  private:
@@ -41,16 +50,19 @@ class InProcessDriver final : public LinkDriver {
     std::uint64_t token = 0;
     std::size_t bytes = 0;
     TimeUs started_us = 0;
-    std::vector<std::size_t> owed;  // answers, by worker
+    std::vector<std::size_t> records;      // by worker
+    std::vector<std::size_t> owed;         // answers, by worker
+    std::shared_ptr<SegmentLog> segments;  // null: nobody wants to know
   };
   void post(std::function<void()> callback);
+  Run prepare(const SubCommTask& launch, const Records& records) const;
   void finish_empty(std::uint64_t token);
   void finish(const std::deque<Run>::iterator& run);
   [[nodiscard]] static bool is_done(const Run& run);
 
   Reactor& reactor_;
   const std::uint32_t link_;
-  const std::size_t workers_;
+  const Members members_;
   MakeRecords make_records_;
   PutRecord put_record_;
   OnDone on_done_;

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "core/base/status.h"
+#include "core/shm/record.h"
 #include "daemon/channel/transfer.h"
 
 namespace deft::daemon {
@@ -37,6 +38,8 @@ class LinkDriver {
 
   // The local worker `worker` has run one record of launch `token`. kViolation if it was not told to.
   virtual Result<void> answered(std::size_t worker, std::uint64_t token) = 0;
+  // What the local worker has sent or received for a record that it runs. kViolation if that was not asked for, or cannot be.
+  virtual Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment) = 0;
 
   // True if the daemon owns the link. Only then another link can take its place (see link_queue.h).
   [[nodiscard]] virtual bool runs_in_daemon() const = 0;

@@ -141,7 +141,9 @@ MakeDrivers driver_factory(const std::string& key_file, std::shared_ptr<UserQuot
         const auto put_record = [&members](std::size_t worker, const shm::Record& record) {
           if (WorkerPort* const port = members.workers()[worker].port) port->complete(record);
         };
-        return std::make_unique<InProcessDriver>(around.reactor, request.link, members.workers().size(),
+        InProcessDriver::Members all{around.view->node(), {}, around.view->node_of_rank()};
+        for (const auto& worker : members.workers()) all.ranks.push_back(worker.rank);
+        return std::make_unique<InProcessDriver>(around.reactor, request.link, std::move(all),
                                                  std::move(request.records_of), put_record, std::move(request.on_open),
                                                  std::move(request.on_done));
       }

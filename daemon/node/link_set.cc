@@ -6,6 +6,15 @@
 #include "core/link/backends.h"
 
 namespace deft::daemon {
+namespace {
+
+Result<LinkDriver*> driver_of_workers(std::vector<LinkQueue>& queues, std::uint32_t link) {
+  if (link < queues.size() && queues[link].driver && !queues[link].driver->runs_in_daemon())
+    return queues[link].driver.get();
+  return fail(ErrorKind::kViolation, "an unknown in-process link ran a launch");
+}
+
+}  // namespace
 
 LinkSet::LinkSet(const Membership& members, std::shared_ptr<const View> view, LaunchSource& gradients,
                  LaunchSource& collectives, MakeDriver make_driver, LinkEvents& events)
@@ -29,7 +38,7 @@ void LinkSet::reopen(std::size_t link, std::size_t over) {
   request.spec = view_->links()[over];
   request.epoch = queues_[link].outage.epoch;
   request.transfer_of = [this](const SubCommTask& launch) { return transfer_of(launch); };
-  request.records_of = [this](const SubCommTask& launch) { return source_of(launch).records_of(launch); };
+  request.records_of = [this](const SubCommTask& launch) { return records_of(launch); };
   request.on_open = [this, link](const Result<void>& result) { on_open(link, result); };
   request.on_done = [this, link](const TransferDone& done) { on_done(link, done); };
   try {
@@ -85,6 +94,14 @@ Transfer LinkSet::transfer_of(const SubCommTask& launch) const {
   return transfer;
 }
 
+InProcessDriver::Records LinkSet::records_of(const SubCommTask& launch) const {
+  InProcessDriver::Records records = source_of(launch).records_of(launch);
+  if (!events_.wants_segments()) return records;
+  for (auto& of_worker : records)
+    for (auto& start : of_worker) std::visit([](auto& record) { record.tells_segments = 1; }, start);
+  return records;
+}
+
 void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   if (members_.state() != JobState::kRunning) return;
   LinkQueue& link = queues_[index];
@@ -118,9 +135,15 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
 }
 
 Result<void> LinkSet::answered(std::size_t worker, const shm::RanRecord& ran) {
-  if (ran.link >= queues_.size() || !queues_[ran.link].driver || queues_[ran.link].driver->runs_in_daemon())
-    return fail(ErrorKind::kViolation, "an unknown in-process link ran a launch");
-  return queues_[ran.link].driver->answered(worker, ran.launch);
+  return driver_of_workers(queues_, ran.link).and_then([&](LinkDriver* driver) {
+    return driver->answered(worker, ran.launch);
+  });
+}
+
+Result<void> LinkSet::moved(std::size_t worker, const shm::SegmentRecord& segment) {
+  return driver_of_workers(queues_, segment.link).and_then([&](LinkDriver* driver) {
+    return driver->moved(worker, segment);
+  });
 }
 
 void LinkSet::abort(const std::string& reason) {

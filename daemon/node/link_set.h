@@ -71,6 +71,8 @@ class LinkSet {
   void pump();
   // A worker has run a launch of a link that the workers run. kViolation if it was not told to.
   Result<void> answered(std::size_t worker, const shm::RanRecord& ran);
+  // A worker has sent or received data on such a link.
+  Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment);
 
   void abort(const std::string& reason);  // nothing is reported afterwards
   [[nodiscard]] bool finished();          // after abort: no link uses memory any more
@@ -87,6 +89,7 @@ class LinkSet {
   void on_open(std::size_t link, const Result<void>& result);
   void on_done(std::size_t link, const TransferDone& done);
   [[nodiscard]] Transfer transfer_of(const SubCommTask& launch) const;
+  [[nodiscard]] InProcessDriver::Records records_of(const SubCommTask& launch) const;
   [[nodiscard]] LaunchSource& source_of(const SubCommTask& launch) const {
     return launch.is_operation ? collectives_ : gradients_;
   }

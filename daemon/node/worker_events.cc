@@ -55,6 +55,7 @@ Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
       return parts_->groups.send_residuals(worker, record.as<shm::SendResidualsRecord>());
     case shm::RecordKind::kRelease: return parts_->groups.release(worker, record.as<shm::ReleaseRecord>());
     case shm::RecordKind::kRan: return parts_->links.answered(worker, record.as<shm::RanRecord>());
+    case shm::RecordKind::kSegment: return parts_->links.moved(worker, record.as<shm::SegmentRecord>());
     default: return fail(ErrorKind::kViolation, "a record of an unknown kind");
   }
 }

@@ -34,11 +34,16 @@ struct FakeDriver final : LinkDriver {
   void start(const SubCommTask& launch) override {
     started.push_back(launch.number);
     transfers.push_back(request_.transfer_of(launch));
+    records.push_back(request_.records_of(launch));
   }
   void abort(const std::string& reason) override { aborted = reason; }
   [[nodiscard]] bool finished() override { return !aborted.empty() && all_.ends_at_once; }
   Result<void> answered(std::size_t worker, std::uint64_t token) override {
     answers.emplace_back(worker, token);
+    return {};
+  }
+  Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment) override {
+    segments.emplace_back(worker, segment.launch);
     return {};
   }
   [[nodiscard]] bool runs_in_daemon() const override { return all_.in_daemon; }
@@ -56,7 +61,8 @@ struct FakeDriver final : LinkDriver {
 
   std::vector<std::uint64_t> started;
   std::vector<Transfer> transfers;
-  std::vector<std::pair<std::size_t, std::uint64_t>> answers;
+  std::vector<InProcessDriver::Records> records;
+  std::vector<std::pair<std::size_t, std::uint64_t>> answers, segments;  // worker and launch
   std::string aborted;
 
  private:

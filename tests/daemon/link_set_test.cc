@@ -22,7 +22,7 @@ struct FakeSource final : LaunchSource {
     return transfer;
   }
   [[nodiscard]] InProcessDriver::Records records_of(const SubCommTask& /*launch*/) const override {
-    return InProcessDriver::Records(2);
+    return InProcessDriver::Records(2, {shm::StartRecord{}, shm::StartCollectiveRecord{}});
   }
   [[nodiscard]] bool is_merged(const SubCommTask& launch) const override { return launch.bytes > 100; }
   Result<void> finish(const SubCommTask& launch, const TransferDone& /*done*/) override {
@@ -103,6 +103,20 @@ TEST_F(Links, TransfersTellOfSegmentsWhileAJobIsTraced) {
   links.pump();
   ASSERT_EQ(transfers.size(), 3U);
   EXPECT_FALSE(transfers[2].tells_segments);
+}
+
+TEST_F(Links, WorkersThatRunALinkAreAskedForSegmentsWhileAJobIsTraced) {
+  open();
+  for (std::uint64_t number : {0U, 1U}) {
+    events.traced = number == 1;
+    order(0, number);
+    links.pump();
+    for (const auto& of_worker : drivers.drivers[0]->records.back()) {
+      ASSERT_EQ(of_worker.size(), 2U);
+      for (const auto& start : of_worker)
+        EXPECT_EQ(std::visit([](const auto& record) { return record.tells_segments; }, start), number);
+    }
+  }
 }
 
 TEST_F(Links, AreOpenWhenTheLastOneIs) {
@@ -279,9 +293,14 @@ TEST_F(Links, AnswersOfWorkersGoToLinksThatTheyRunOnly) {
   open();
   EXPECT_FALSE(links.answered(0, {.link = 0, .launch = 0})) << "the daemon runs it";
   EXPECT_FALSE(links.answered(0, {.link = 2, .launch = 0}));
+  EXPECT_FALSE(links.moved(0, {.link = 0, .launch = 0}));
+  EXPECT_FALSE(links.moved(0, {.link = 2, .launch = 0}));
   drivers.in_daemon = false;
+  const std::vector<std::pair<std::size_t, std::uint64_t>> once{{1, 4}};
   ASSERT_TRUE(links.answered(1, {.link = 0, .launch = 4}));
-  EXPECT_EQ(drivers.drivers[0]->answers, (std::vector<std::pair<std::size_t, std::uint64_t>>{{1, 4}}));
+  EXPECT_EQ(drivers.drivers[0]->answers, once);
+  ASSERT_TRUE(links.moved(1, {.link = 0, .launch = 4}));
+  EXPECT_EQ(drivers.drivers[0]->segments, once);
 }
 
 TEST_F(Links, TheLeaderIsToldWhenMuchIsFinished) {

@@ -203,7 +203,7 @@ void HostileWorker::report() {
   send(packet.data(), packet.size());
 }
 
-// One of five kinds that a worker sends, with numbers that may exist.
+// One of six kinds that a worker sends, with numbers that may exist.
 shm::Record HostileWorker::plausible_record(std::uint8_t shape) {
   const auto below = [this](std::uint32_t limit) { return data_.take<std::uint8_t>() % limit; };
   switch (shape % 5) {
@@ -218,8 +218,17 @@ shm::Record HostileWorker::plausible_record(std::uint8_t shape) {
     case 1: return shm::StageRecord{.stage = below(4), .step = below(4), .waited_us = data_.take<std::uint64_t>()};
     case 2: return shm::RanRecord{.link = below(3), .launch = below(4)};
     case 3: return shm::FlushRecord{.group = below(2), .step = below(4)};
-    default: return shm::ReleaseRecord{.group = below(2)};
+    default: break;
   }
+  if (shape % 10 == 4) return shm::ReleaseRecord{.group = below(2)};
+  return shm::SegmentRecord{.link = below(3),
+                            .peer_rank = below(4),
+                            .launch = below(4),
+                            .bytes = data_.take<std::uint64_t>(),
+                            .began_us = data_.take<std::uint64_t>(),
+                            .ended_us = data_.take<std::uint64_t>(),
+                            .part = below(5),
+                            .is_sent = below(3)};
 }
 
 void HostileWorker::push_record() {

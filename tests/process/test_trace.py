@@ -135,7 +135,7 @@ def merged_events(folder: Path) -> list[dict]:
     return json.loads((folder / "merged.json").read_text())
 
 
-@pytest.mark.parametrize("links", ["gloo:lo", "mpi:lo"])
+@pytest.mark.parametrize("links", ["gloo:lo", "mpi:lo", "tcp:lo"])
 def test_each_send_of_a_segment_has_its_receive(tmp_path, links):
     if "mpi" in links and not (BUILD / "bin/deft-mpi").exists():
         pytest.skip("this build has no MPI links")

@@ -13,9 +13,11 @@ namespace {
 // Tells apart what members may do at the same time by mistake.
 enum Step : std::uint64_t { kScatter = 1, kGather, kBlocks };
 
-std::uint64_t tag_of(Step step, const WorkRequest& request) {
-  return step | static_cast<std::uint64_t>(request.dtype) << 8 | static_cast<std::uint64_t>(request.op) << 16 |
-         static_cast<std::uint64_t>(request.kind) << 24;
+Exchanged exchanged(Step step, const WorkRequest& request, model::SegmentPart part) {
+  const std::uint64_t tag = step | static_cast<std::uint64_t>(request.dtype) << 8 |
+                            static_cast<std::uint64_t>(request.op) << 16 |
+                            static_cast<std::uint64_t>(request.kind) << 24;
+  return {tag, request.id, part, request.observer.get()};
 }
 
 }  // namespace
@@ -63,12 +65,13 @@ Result<void> LinkImpl::reduce() {
     messages[peer] = {slice(peer), std::span(scratch_).subspan(peer * mine.size(), mine.size())};
     inputs[peer] = messages[peer].in.data();
   }
-  if (auto ok = transport_->exchange(tag_of(kScatter, request_), messages); !ok) return ok;
+  if (auto ok = transport_->exchange(exchanged(kScatter, request_, model::SegmentPart::kSegment), messages); !ok)
+    return ok;
   const Range range = segmented.mine(0);
   if (range.count > 0) segmented.own(range, sums_of_nodes(inputs, range.count));
   if (!segmented.gathers()) return {};
   for (std::uint32_t peer = 0; peer < members; ++peer) messages[peer] = {mine, slice(peer)};
-  return transport_->exchange(tag_of(kGather, request_), messages);
+  return transport_->exchange(exchanged(kGather, request_, model::SegmentPart::kResult), messages);
 }
 
 Result<void> LinkImpl::exchange_blocks() {
@@ -80,7 +83,7 @@ Result<void> LinkImpl::exchange_blocks() {
   }
   std::vector<Message> messages(blocks.size());
   for (std::uint32_t peer = 0; peer < blocks.size(); ++peer) messages[peer] = {blocks[transport_->own()], blocks[peer]};
-  return transport_->exchange(tag_of(kBlocks, request_), messages);
+  return transport_->exchange(exchanged(kBlocks, request_, model::SegmentPart::kBlock), messages);
 }
 
 }  // namespace deft::link::tcp_backend

@@ -48,9 +48,15 @@ struct Transport::Pending {
   std::uint32_t peer = 0;
   Message message;
   Frame out_frame, in_frame;
+  const Exchanged* what = nullptr;
+  MoveTimer timer{nullptr};
   std::size_t sent = 0, received = 0;  // bytes, the frame's included
   [[nodiscard]] bool all_sent() const { return sent == sizeof(Frame) + message.out.size(); }
   [[nodiscard]] bool all_received() const { return received == sizeof(Frame) + message.in.size(); }
+  void tell(std::size_t bytes, bool is_sent) const {
+    if (bytes > 0)
+      timer.tell({.request = what->request, .peer = peer, .bytes = bytes, .part = what->part, .is_sent = is_sent});
+  }
 };
 
 namespace {
@@ -65,8 +71,8 @@ bool again() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 
 }  // namespace
 
-// Sends and receives as much as goes without waiting.
-Result<void> Transport::step(Pending& p) {
+// As much as goes without waiting.
+Result<void> Transport::send_some(Pending& p) {
   const int fd = connections_.sockets[p.peer].get();
   while (!p.all_sent()) {
     const auto bytes = rest(std::as_bytes(std::span(&p.out_frame, 1)), p.message.out, p.sent);
@@ -74,7 +80,13 @@ Result<void> Transport::step(Pending& p) {
     if (done < 0 && again()) break;
     if (done < 0) return lost(p.peer, error_text());
     p.sent += static_cast<std::size_t>(done);
+    if (p.all_sent()) p.tell(p.message.out.size(), true);
   }
+  return {};
+}
+
+Result<void> Transport::receive_some(Pending& p) {
+  const int fd = connections_.sockets[p.peer].get();
   while (!p.all_received()) {
     const auto bytes = rest(std::as_writable_bytes(std::span(&p.in_frame, 1)), p.message.in, p.received);
     const ssize_t done = recv(fd, bytes.data(), bytes.size(), 0);
@@ -88,22 +100,26 @@ Result<void> Transport::step(Pending& p) {
     if (wrong)
       return fail(ErrorKind::kMismatch, name_of(p.peer) + " and " + name_of(own_) + " run different operations",
                   "install the same version of Deft on all nodes");
+    if (p.all_received()) p.tell(p.message.in.size(), false);
   }
   return {};
 }
 
-Result<void> Transport::exchange(std::uint64_t tag, std::span<const Message> messages) {
+Result<void> Transport::exchange(const Exchanged& what, std::span<const Message> messages) {
   const std::uint64_t number = exchanges_++;
+  const MoveTimer timer(what.observer);
   std::vector<Pending> pending;
   for (std::uint32_t i = 1; i < members_; ++i) {
     const std::uint32_t peer = (own_ + i) % members_;  // so that not all send to the same one first
-    pending.push_back({peer, messages[peer], {kMagic, number, tag, messages[peer].out.size()}, {}});
+    pending.push_back({peer, messages[peer], {kMagic, number, what.tag, messages[peer].out.size()}, {}, &what, timer});
     pending.back().in_frame.magic = 0;
   }
   std::vector<pollfd> entries;
   while (true) {
-    for (Pending& p : pending)
-      if (auto ok = step(p); !ok) return ok;
+    for (Pending& p : pending) {
+      if (auto ok = send_some(p); !ok) return ok;
+      if (auto ok = receive_some(p); !ok) return ok;
+    }
     std::erase_if(pending, [](const Pending& p) { return p.all_sent() && p.all_received(); });
     if (pending.empty()) return {};
     entries.assign(1, {stop_.get(), POLLIN, 0});

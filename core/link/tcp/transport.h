@@ -1,7 +1,7 @@
 // A TCP connection to every other member of a link. All members exchange messages with all others at once.
 //
 //   auto transport = Transport::connect(spec, group);        // blocks, with the group's deadline
-//   (*transport)->exchange(tag, messages);                   // blocks until all have come and all are sent
+//   (*transport)->exchange({.tag = tag}, messages);          // blocks until all have come and all are sent
 //   (*transport)->abort();                                   // any thread: the running exchange and all later ones fail
 //
 // A message is preceded by a frame that says which exchange it belongs to and how long it is, so members that disagree
@@ -20,6 +20,7 @@
 #include "core/base/status.h"
 #include "core/link/link.h"
 #include "core/link/peer_sockets.h"
+#include "core/link/segment_observer.h"
 
 namespace deft::link::tcp_backend {
 
@@ -27,6 +28,14 @@ namespace deft::link::tcp_backend {
 struct Message {
   std::span<const std::byte> out;
   std::span<std::byte> in;
+};
+
+// What the messages of an exchange are.
+struct Exchanged {
+  std::uint64_t tag = 0;      // the same on all members
+  std::uint64_t request = 0;  // its id, which the observer is told
+  model::SegmentPart part{};
+  SegmentObserver* observer = nullptr;  // null: nobody wants to know
 };
 
 class Transport {
@@ -37,8 +46,8 @@ class Transport {
   [[nodiscard]] std::uint32_t members() const { return members_; }
 
   // `messages` has an entry for each member; this one's own is not looked at. All members call it in the same order, with
-  // the same tag. An error names the peer; after it the connections are of no more use.
-  Result<void> exchange(std::uint64_t tag, std::span<const Message> messages);
+  // the same tag. An error names the peer; after it the connections are of no more use. The observer hears of messages that are not empty.
+  Result<void> exchange(const Exchanged& what, std::span<const Message> messages);
 
   void abort();
 
@@ -46,7 +55,8 @@ class Transport {
   struct Pending;
   Transport(std::uint32_t own, std::uint32_t members, std::string noun)
       : own_(own), members_(members), noun_(std::move(noun)) {}
-  Result<void> step(Pending& progress);
+  Result<void> send_some(Pending& progress);
+  Result<void> receive_some(Pending& progress);
   [[nodiscard]] std::string name_of(std::uint32_t peer) const { return noun_ + " " + std::to_string(peer); }
   [[nodiscard]] tl::unexpected<Error> lost(std::uint32_t peer, const std::string& cause) const;
 
