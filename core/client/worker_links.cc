@@ -7,39 +7,26 @@
 
 #include "core/base/text.h"
 #include "core/ipc/wire.h"
+#include "core/link/segment_log.h"
 #include "core/link/signals.h"
 
 namespace deft::client {
 namespace {
 
+// `read` takes a START or a START_COLLECTIVE.
+template <typename Read>
+auto read_start(const shm::Record& start, Read read) {
+  return start.kind() == shm::RecordKind::kStart ? read(start.as<shm::StartRecord>())
+                                                 : read(start.as<shm::StartCollectiveRecord>());
+}
+
 std::uint64_t launch_of(const shm::Record& start) {
-  return start.kind() == shm::RecordKind::kStart ? start.as<shm::StartRecord>().launch
-                                                 : start.as<shm::StartCollectiveRecord>().launch;
+  return read_start(start, [](const auto& record) { return record.launch; });
 }
 
 bool tells_segments(const shm::Record& start) {
-  const auto wanted = start.kind() == shm::RecordKind::kStart ? start.as<shm::StartRecord>().tells_segments
-                                                              : start.as<shm::StartCollectiveRecord>().tells_segments;
-  return wanted != 0;
+  return read_start(start, [](const auto& record) { return record.tells_segments != 0; });
 }
-
-// What the link sends and receives for one START, for the daemon's trace.
-class MoveLog final : public link::SegmentObserver {
- public:
-  void moved(const link::SegmentMove& move) noexcept override {
-    const std::lock_guard lock(mutex_);
-    try {
-      moves_.push_back(move);
-    } catch (const std::bad_alloc&) {  // the trace lacks it
-    }
-  }
-  // After the link has run the request.
-  [[nodiscard]] const std::vector<link::SegmentMove>& moves() const { return moves_; }
-
- private:
-  std::mutex mutex_;
-  std::vector<link::SegmentMove> moves_;
-};
 
 shm::SegmentRecord record_of(const link::SegmentMove& move, std::uint32_t link, std::uint64_t launch) {
   return {.link = link,
@@ -150,7 +137,8 @@ Result<void> WorkerLinks::execute(Runner& runner, const shm::Record& start) {
   auto request = request_of(start);
   if (!request) return tl::unexpected(request.error());
   if (!tells_segments(start)) return runner.link->run(*request);
-  const auto segments = std::make_shared<MoveLog>();
+  const std::size_t most = link::SegmentLog::most_of_one_round(runner.link->nodes());
+  const auto segments = std::make_shared<link::SegmentLog>(request->id, most);
   request->observer = segments;
   if (auto ok = runner.link->run(*request); !ok) return ok;
   for (const link::SegmentMove& move : segments->moves())

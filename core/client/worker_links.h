@@ -1,5 +1,6 @@
 // Runs the links of this worker (in-process links), each on its own thread. The thread waits for START, runs the collective
-// with the other workers, and answers RAN. If START asks for it, SEGMENT records go before, for what was sent and received.
+// with the other workers, and answers RAN. If START asks for segments, the thread first sends a SEGMENT record for each message
+// that the link has sent or received.
 //
 //   auto links = WorkerLinks::open(session, buffers);   // opens the links that WELCOME named; usually there are none
 //   (*links)->add(group);                               // shared; before its first tensor is handed over

@@ -255,8 +255,8 @@ Result<void> Channel::submit(InFlight& entry) {
   entry.first_request = requests_ + 1;
   entry.requests = entry.completed = 0;
   if (entry.transfer.tells_segments && !entry.segments)
-    entry.done.segments = entry.segments =
-        std::make_shared<SegmentLog>(entry.first_request, SegmentLog::most_for(entry.done.wire_bytes, link_->nodes()));
+    entry.done.segments = entry.segments = std::make_shared<link::SegmentLog>(
+        entry.first_request, link::SegmentLog::most_for(entry.done.wire_bytes, link_->nodes()));
   for (link::WorkRequest& request : requests) {
     request.id = ++requests_;
     request.priority = entry.transfer.priority;

@@ -64,7 +64,7 @@ class Channel {
     std::unique_ptr<std::byte[]> own;  // stands for the buffers of a transfer that has none
     std::byte* data = nullptr;         // the memory that the link works on, or that is encoded
     std::unique_ptr<CodedTransfer> coded;
-    std::shared_ptr<SegmentLog> segments;  // null: nobody wants to know
+    std::shared_ptr<link::SegmentLog> segments;  // null: nobody wants to know
     std::uint64_t first_request = 0;
     std::uint64_t requests = 0;  // all of them, or all second ones
     std::uint64_t completed = 0;

@@ -5,11 +5,6 @@
 #include <utility>
 
 namespace deft::daemon {
-namespace {
-
-constexpr std::size_t kMovesOfAPeer = 4;  // a segment and a result, both ways
-
-}  // namespace
 
 InProcessDriver::InProcessDriver(Reactor& reactor, std::uint32_t link, Members members, MakeRecords make_records,
                                  PutRecord put_record, const OnOpen& on_open, OnDone on_done)
@@ -45,12 +40,12 @@ InProcessDriver::Run InProcessDriver::prepare(const SubCommTask& launch, const R
     run.records[worker] = records[worker].size();
     for (const Start& start : records[worker])
       if (std::visit([](const auto& record) { return record.tells_segments != 0; }, start))
-        moves += kMovesOfAPeer * members_.node_of_rank.size();
+        moves += link::SegmentLog::most_of_one_round(members_.node_of_rank.size());
   }
   run.owed = run.records;
   for (const Start& start : records.front())
     run.bytes += std::visit([](const auto& record) { return record.bytes; }, start);
-  if (moves > 0) run.segments = std::make_shared<SegmentLog>(0, std::min(moves, SegmentLog::kMost));
+  if (moves > 0) run.segments = std::make_shared<link::SegmentLog>(0, std::min(moves, link::SegmentLog::kMost));
   return run;
 }
 

@@ -50,9 +50,9 @@ class InProcessDriver final : public LinkDriver {
     std::uint64_t token = 0;
     std::size_t bytes = 0;
     TimeUs started_us = 0;
-    std::vector<std::size_t> records;      // by worker
-    std::vector<std::size_t> owed;         // answers, by worker
-    std::shared_ptr<SegmentLog> segments;  // null: nobody wants to know
+    std::vector<std::size_t> records;            // by worker
+    std::vector<std::size_t> owed;               // answers, by worker
+    std::shared_ptr<link::SegmentLog> segments;  // null: nobody wants to know
   };
   void post(std::function<void()> callback);
   Run prepare(const SubCommTask& launch, const Records& records) const;

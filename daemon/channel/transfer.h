@@ -11,6 +11,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/ipc/messages.h"
+#include "core/link/segment_log.h"
 #include "core/link/traffic.h"
 #include "core/model/buckets.h"
 #include "core/model/daemon_thread.h"
@@ -18,7 +19,6 @@
 #include "core/shm/segment.h"
 #include "core/trace/record.h"
 #include "daemon/channel/coding.h"
-#include "daemon/channel/segment_log.h"
 
 namespace deft::daemon {
 
@@ -102,9 +102,9 @@ struct TransferDone {
   // Now and then: the bytes that the link has carried in [traffic_since_us, now], by peer.
   std::vector<link::PeerTraffic> traffic = {};
   TimeUs traffic_since_us = 0;
-  CpuTimes cpu = {};                                // now and then: of the link's threads
-  CodecLoss codec_loss = {};                        // now and then: of codecs with error feedback
-  std::shared_ptr<const SegmentLog> segments = {};  // null: nobody wanted to know
+  CpuTimes cpu = {};                                      // now and then: of the link's threads
+  CodecLoss codec_loss = {};                              // now and then: of codecs with error feedback
+  std::shared_ptr<const link::SegmentLog> segments = {};  // null: nobody wanted to know
 };
 
 // One launch: a part of a bucket, of several buckets that lie in one piece, or a collective.

@@ -55,7 +55,8 @@ void record_cpu(trace::Recorder& recorder, const CpuTimes& times, std::size_t li
                                   .number = thread.number}});
 }
 
-void record_segments(trace::Recorder& recorder, const SegmentLog& segments, std::uint64_t number, std::size_t link) {
+void record_segments(trace::Recorder& recorder, const link::SegmentLog& segments, std::uint64_t number,
+                     std::size_t link) {
   for (const link::SegmentMove& move : segments.moves())
     recorder.add({move.began_us, move.ended_us,
                   trace::SegmentTrace{.number = number,

@@ -192,8 +192,8 @@ TEST_F(DaemonDriverTest, ATransferTellsOfItsOwnSegmentsIfThatIsWanted) {
 }
 
 TEST(SegmentLog, LeavesOutWhatIsMoreThanItsRoom) {
-  EXPECT_EQ(SegmentLog::most_for(std::size_t{1} << 40, 2), SegmentLog::kMost);
-  SegmentLog log(5, 2);
+  EXPECT_EQ(link::SegmentLog::most_for(std::size_t{1} << 40, 2), link::SegmentLog::kMost);
+  link::SegmentLog log(5, 2);
   EXPECT_TRUE(log.moves().empty());
   for (const std::uint64_t request : {5U, 6U, 7U}) log.moved({.request = request});
   ASSERT_EQ(log.moves().size(), 2U);

@@ -22,7 +22,7 @@ std::vector<trace::SegmentTrace> segments_of(const trace::NodeTrace& trace) {
 
 // They would push all else out of the ring that is always on.
 TEST_F(Recording, SegmentsGoIntoFilesOnly) {
-  const auto log = std::make_shared<SegmentLog>(7, 2);
+  const auto log = std::make_shared<link::SegmentLog>(7, 2);
   log->moved({.request = 8,
               .peer = 1,
               .round = 3,

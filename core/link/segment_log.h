@@ -1,9 +1,9 @@
-// What a transfer sends and receives, while a trace is written. The link's threads write, without a lock; when the link has completed all
-// requests of the transfer, whoever has the transfer reads.
+// What requests send and receive, while a trace is written. The link's threads write, without a lock; when the link has completed all
+// of these requests, their owner reads.
 //
 //   auto log = std::make_shared<SegmentLog>(first_request, SegmentLog::most_for(bytes, nodes));
 //   request.observer = log;
-//   for (const link::SegmentMove& move : log->moves()) ... move.request ...     // of the transfer's requests, 0 first
+//   for (const SegmentMove& move : log->moves()) ... move.request ...           // the first request is 0
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 
 #include "core/link/segment_observer.h"
 
-namespace deft::daemon {
+namespace deft::link {
 
-class SegmentLog final : public link::SegmentObserver {
+class SegmentLog final : public SegmentObserver {
  public:
   static constexpr std::size_t kMost = 1U << 14U;  // of a transfer; later moves are left out
 
@@ -28,23 +28,26 @@ class SegmentLog final : public link::SegmentObserver {
     return std::min(kMost, kEachWay * kSegmentAndResult * rounds * nodes);
   }
 
+  // As many as a request has on a link with one round: a segment and a result, to and from each member.
+  static std::size_t most_of_one_round(std::size_t members) { return std::min(kMost, 4 * members); }
+
   SegmentLog(std::uint64_t first_request, std::size_t most) : first_request_(first_request), moves_(most) {}
 
-  void moved(const link::SegmentMove& move) noexcept override {
+  void moved(const SegmentMove& move) noexcept override {
     const std::size_t place = count_.fetch_add(1, std::memory_order_relaxed);
     if (place >= moves_.size()) return;
     moves_[place] = move;
     moves_[place].request -= first_request_;
   }
 
-  [[nodiscard]] std::span<const link::SegmentMove> moves() const {
+  [[nodiscard]] std::span<const SegmentMove> moves() const {
     return std::span(moves_).first(std::min(count_.load(std::memory_order_relaxed), moves_.size()));
   }
 
  private:
   const std::uint64_t first_request_;
-  std::vector<link::SegmentMove> moves_;
+  std::vector<SegmentMove> moves_;
   std::atomic<std::size_t> count_{0};
 };
 
-}  // namespace deft::daemon
+}  // namespace deft::link
