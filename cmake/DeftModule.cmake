@@ -106,8 +106,8 @@ function(deft_module NAME)
   endif()
 endfunction()
 
-# A run of all suites runs most programs with threads only in the sanitizers' trees, where they find more. There the normal
-# tree is built without them.
+# A run of all suites runs most programs with threads only in the sanitizers' trees, where they find more. The normal tree
+# is then built without them.
 option(DEFT_THREADED_TESTS "Build the test programs with threads, too" ON)
 
 # deft_test(NAME [THREADS [NATIVE]] SOURCES a_test.cc ... DEPS lib ...): one GoogleTest program, run by ctest as one test.

@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Links, ObservedLinks,
                                            Backend{"tcp", true}),
                          name_of);
 
-// Those that send small data whole to everyone.
+// The links that send small data whole to everyone.
 class ObservedWholes : public BackendTest {};
 INSTANTIATE_TEST_SUITE_P(Links, ObservedWholes,
                          ::testing::Values(Backend{"gloo"}, Backend{"gloo", true}, Backend{"mpi"}), name_of);

@@ -16,8 +16,9 @@ namespace {
 using model::DType;
 using model::ReduceOp;
 
+constexpr std::size_t kPeriod = 1000;  // elements; then the values come again
+
 // The value of each element of `node` in operation `i`; small whole numbers, so that sums are exact in any order.
-constexpr std::size_t kPeriod = 1000;
 std::int32_t value(std::uint32_t node, std::size_t i, std::size_t at) {
   return static_cast<std::int32_t>((node + 1) * (i % 50 + 1) + at % kPeriod);
 }
