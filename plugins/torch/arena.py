@@ -6,6 +6,7 @@ gradient.
 
 import contextlib
 import ctypes
+import functools
 import logging
 import weakref
 
@@ -31,6 +32,7 @@ class Arena:
         GPU."""
         self.count = len(specs)
         self.nodes = session.nodes
+        self._session = session
         self.staging = self._handover = self._memory = None
         self.group, self.views, self.ready = (), [[] for _ in range(slots)], None
         if not specs:  # all gradients are sparse: nothing travels through the arena
@@ -45,15 +47,16 @@ class Arena:
         )
         if device is not None and session.on_device():
             self._memory = device_arena(self.group, device)
-            self._handover = Handover(self.group.ready, lambda: event_on(torch.cuda.current_stream(device)))
         elif device is not None:
             self.staging = HostStaging(self.group.data(0), self.group.arena_bytes(), device)
-            self._handover = Handover(self.group.ready, self.staging.record_event)
+        self.ready = self.group.ready
+        if device is not None:
+            self._handover = self._behind(device)
+            self.ready = functools.partial(self._handover.once_written, self.group.ready)
         self.views = [  # by slot and place
             [self._map(place, slot, dtype, shape) for place, (_, dtype, shape, _, _) in enumerate(specs)]
             for slot in range(slots)
         ]
-        self.ready = self.group.ready if self._handover is None else self._handover.ready
 
     def _map(self, place, slot, dtype, shape):
         if self._memory is not None:
@@ -63,6 +66,19 @@ class Arena:
             return view.set_(self._memory.untyped_storage(), begin // dtype.itemsize, shape)
         memory = (ctypes.c_char * self.group.bytes(place)).from_address(self.group.data(place, slot))
         return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+    def _behind(self, device):
+        def reached():
+            return event_on(torch.cuda.current_stream(device))
+
+        return Handover(reached if self.staging is None else self.staging.record_event, reached)
+
+    def stage(self, stage, step):
+        """Tells the daemon that a stage begins, once the GPU has come there."""
+        if self._handover is None:
+            self._session.stage(stage, step)
+        else:
+            self._handover.once_reached(self._session.stage, stage, step)
 
     def wait(self, generation):
         self.drain()
@@ -76,7 +92,7 @@ class Arena:
             self.group.wait(first, count, generation)
 
     def drain(self):
-        """Waits until all that was made ready is handed over."""
+        """Waits until all that was made ready is handed over, and all stages are told."""
         if self._handover is not None:
             self._handover.drain()
 

@@ -1,7 +1,8 @@
 """Gradients on a GPU: how they get into the arena and back without making the host wait for the GPU.
 
 READY means that a gradient lies in the arena, but a copy that torch has enqueued has not been made yet. So an event is
-recorded behind it, and a thread hands the gradient over when that has passed. Two ways:
+recorded behind it, and a thread hands the gradient over when that has passed. The same thread tells when forward and
+backward begin on the GPU: the host enqueues them earlier. Two ways:
 
 - Every link of the job reduces device memory (NCCL): the arena lies on the GPU, p.grad becomes a part of it,
   and nothing goes through the host (device_arena).
@@ -15,11 +16,12 @@ import torch
 
 
 class Handover:
-    """Calls ready(...) in order, each once the event that was recorded with it has passed."""
+    """Makes calls in order, each once the GPU has done what comes before it."""
 
-    def __init__(self, ready, record_event):
-        """`record_event()` gives an event behind all work of the GPU so far; it has synchronize()."""
-        self._ready, self._record_event = ready, record_event
+    def __init__(self, written, reached):
+        """`written()` and `reached()` give events with synchronize(): behind all gradients so far in the arena, and
+        behind all work of the GPU so far."""
+        self._written, self._reached = written, reached
         self._changed = threading.Condition()
         self._queue = collections.deque()
         self._pending = 0
@@ -28,17 +30,24 @@ class Handover:
         self._thread = threading.Thread(target=self._serve, name="deft handover", daemon=True)
         self._thread.start()
 
-    def ready(self, *arguments):
-        event = self._record_event()
+    def once_written(self, function, *arguments):
+        """The call is made once the arena holds all gradients so far."""
+        self._call(self._written(), function, arguments)
+
+    def once_reached(self, function, *arguments):
+        """The call is made once the GPU has come to this place in its work."""
+        self._call(self._reached(), function, arguments)
+
+    def _call(self, event, function, arguments):
         with self._changed:
             if self._failure is not None:
                 raise self._failure
-            self._queue.append((event, arguments))
+            self._queue.append((event, function, arguments))
             self._pending += 1
             self._changed.notify_all()
 
     def drain(self):
-        """Waits until all is handed over; raises what went wrong."""
+        """Waits until all calls are made; raises what went wrong."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending == 0 or self._failure is not None)
             if self._failure is not None:
@@ -56,11 +65,11 @@ class Handover:
                 self._changed.wait_for(lambda: self._queue or self._ended)
                 if not self._queue:
                     return
-                event, arguments = self._queue.popleft()
+                event, function, arguments = self._queue.popleft()
             try:
                 event.synchronize()
-                self._ready(*arguments)
-            except Exception as error:  # told to whoever waits: drain(), ready()
+                function(*arguments)
+            except Exception as error:  # told to whoever waits or calls next
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()

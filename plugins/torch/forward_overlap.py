@@ -114,14 +114,18 @@ class StageReports:
 
     def backward_begins(self):
         if self._session.reporters.step_begins(self):
-            self._session.stage(deft.BACKWARD, self._buffer.schedule.step)
+            self._tell(deft.BACKWARD, self._buffer.schedule.step)
 
     def forward_begins(self, inputs):
         """The first forward of a generation."""
         if self._buffer.round.phase is Phase.IDLE:
             self._told = self._buffer.schedule.step
-            self._session.stage(deft.FORWARD, self._told)
+            self._tell(deft.FORWARD, self._told)
             self._memory.forward_begins(self._roots, inputs)
+
+    def _tell(self, stage, step):
+        arena = self._buffer.arena
+        (self._session if arena is None else arena).stage(stage, step)
 
     def update_begins(self):
         self._memory.update_begins()

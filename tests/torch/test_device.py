@@ -2,9 +2,13 @@
 
 import contextlib
 import threading
+import time
+import types
 
+import deft
 import pytest
 import torch
+from deft.gradient_round import Phase
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +37,9 @@ def test_a_gradient_is_handed_over_when_the_gpu_has_written_it_and_not_before(de
         handed.append((arguments, [event.passed.is_set() for event in events]))
         arrived.release()
 
-    handover = device.Handover(ready, lambda: next(waiting))
-    handover.ready(3, 1, 0, 0)
-    handover.ready(2, 1, 0, 0)
+    handover = device.Handover(lambda: next(waiting), None)
+    handover.once_written(ready, 3, 1, 0, 0)
+    handover.once_written(ready, 2, 1, 0, 0)
     events[1].passed.set()  # the second copy cannot overtake the first: they share a stream
     assert not arrived.acquire(timeout=0.1)
     events[0].passed.set()
@@ -46,8 +50,8 @@ def test_a_gradient_is_handed_over_when_the_gpu_has_written_it_and_not_before(de
 
 def test_draining_waits_for_the_last_one(device):
     event, handed = Event(), []
-    handover = device.Handover(lambda *arguments: handed.append(arguments), lambda: event)
-    handover.ready(0, 1, 7)
+    handover = device.Handover(lambda: event, None)
+    handover.once_written(lambda *arguments: handed.append(arguments), 0, 1, 7)
     threading.Timer(0.1, event.passed.set).start()
     handover.drain()
     assert handed == [(0, 1, 7)]
@@ -60,13 +64,81 @@ def test_what_goes_wrong_is_raised_where_it_is_waited_for(device):
 
     event = Event()
     event.passed.set()
-    handover = device.Handover(ready, lambda: event)
-    handover.ready(0, 1, 0)
+    handover = device.Handover(lambda: event, None)
+    handover.once_written(ready, 0, 1, 0)
     with pytest.raises(RuntimeError, match="rank 3 died"):
         handover.drain()
     with pytest.raises(RuntimeError, match="rank 3 died"):
-        handover.ready(1, 1, 0)
+        handover.once_written(ready, 1, 1, 0)
     handover.close()
+
+
+class Session:
+    """Declares groups in host memory and notes what it is told."""
+
+    nodes = 2
+
+    def __init__(self):
+        self.told = []
+
+    def on_device(self):
+        return False
+
+    def declare(self, _name, tensors, slots):
+        return Group(self.told, sum(tensor.shape[0] for tensor in tensors) * slots)
+
+    def stage(self, stage, step):
+        self.told.append((stage, step))
+
+
+class Group:
+    def __init__(self, told, elements):
+        self._told, self._memory = told, torch.zeros(elements)
+
+    def arena_bytes(self):
+        return self._memory.nbytes
+
+    def bytes(self, _place):
+        return self._memory.nbytes
+
+    def data(self, _place, _slot=0):
+        return self._memory.data_ptr()
+
+    def ready(self, *arguments):
+        self._told.append(arguments)
+
+
+def test_a_stage_begins_when_the_gpu_comes_there_and_not_when_the_host_enqueues_it(device, monkeypatch):
+    from deft.torch.arena import Arena
+    from deft.torch.forward_overlap import StageReports
+
+    gpu, session = Gpu(), Session()
+    monkeypatch.setattr(torch, "cuda", gpu)
+    for function in (device.HostStaging.__init__, device.event_on):
+        monkeypatch.setattr(function, "__defaults__", (gpu,))
+    arena = Arena(session, "net", [("w", torch.float32, (2,), 0, None)], device="cuda:0")
+    done, gone_on = [], threading.Event()
+
+    def forward():
+        assert gone_on.wait(60)
+        done.append("forward")
+
+    session.reporters = types.SimpleNamespace(add=lambda _: None, step_begins=lambda _: True)
+    process_set = types.SimpleNamespace(session=lambda: session)
+    schedule, a_round = types.SimpleNamespace(step=3), types.SimpleNamespace(phase=Phase.IDLE)
+    buffer = types.SimpleNamespace(arena=arena, process_set=process_set, schedule=schedule, round=a_round)
+    stages = StageReports(buffer, types.SimpleNamespace(forward_begins=lambda *_: None))
+    stages.forward_begins(())
+    gpu.compute.enqueue(forward)
+    stages.backward_begins()
+    arena.staging.fetch(gpu.tensor(1.0, 2.0), gpu.tensor(0.0, 0.0))
+    arena.ready(0, 1, 3)
+    time.sleep(0.1)
+    assert session.told == [(deft.FORWARD, 3)], "the GPU has not run the forward yet"
+    gone_on.set()
+    arena.drain()
+    assert session.told == [(deft.FORWARD, 3), (deft.BACKWARD, 3), (0, 1, 3)] and done == ["forward"]
+    arena.release()
 
 
 class Stream:
