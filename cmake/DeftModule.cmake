@@ -106,11 +106,11 @@ function(deft_module NAME)
   endif()
 endfunction()
 
-# A run of all suites runs most programs with threads only in the sanitizers' trees, where they find more. The normal tree
-# is then built without them.
-option(DEFT_THREADED_TESTS "Build the test programs with threads, too" ON)
+# A run of all suites runs most programs only in the sanitizers' trees, where they find more. The normal tree is then built
+# without them.
+option(DEFT_SANITIZED_TESTS "Build the test programs, too, that do the same in a sanitizer's tree" ON)
 
-# deft_test(NAME [THREADS [NATIVE]] SOURCES a_test.cc ... DEPS lib ...): one GoogleTest program, run by ctest as one test.
+# deft_test(NAME [THREADS] [NATIVE] SOURCES a_test.cc ... DEPS lib ...): one GoogleTest program, run by ctest as one test.
 # THREADS says that it, or what it tests, runs threads: these are the programs that ThreadSanitizer runs. NATIVE: it does more
 # without a sanitizer, for instance more random cases, so it is always part of the normal tree.
 function(deft_test NAME)
@@ -125,10 +125,10 @@ function(deft_test NAME)
     add_dependencies(deft_threaded_tests ${NAME})
     list(APPEND LABELS threads)
   endif()
-  if(ARG_THREADS AND NOT ARG_NATIVE)
+  if(NOT ARG_NATIVE)
     list(APPEND LABELS sanitized)
   endif()
-  if(NOT DEFT_THREADED_TESTS AND "sanitized" IN_LIST LABELS)
+  if(NOT DEFT_SANITIZED_TESTS AND "sanitized" IN_LIST LABELS)
     set_target_properties(${NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
   else()
     add_dependencies(deft_tests ${NAME})
@@ -164,7 +164,7 @@ function(deft_fuzz NAME)
   add_dependencies(fuzz_targets ${NAME})
 endfunction()
 
-# deft_cases(N TEST ...): random cases of each property of these tests; a tenth with sanitizers, which cost that much. They take
+# deft_cases(N TEST ...): random cases of each property of these NATIVE tests; a tenth with sanitizers, which cost that much. They take
 # long, so ctest begins with them when it runs several tests at a time.
 function(deft_cases COUNT)
   if(DEFT_SANITIZE)

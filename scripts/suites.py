@@ -6,7 +6,7 @@ scripts/test [--fuzz-seconds N] [--batches] [--require FILE] [SUITE ...]
   python  plugin, process and command tests (pytest) tsan   the programs with threads under ThreadSanitizer
   lint    scripts/lint                               fuzz   every fuzz target for --fuzz-seconds (libFuzzer)
 
-All run without a name. If asan and tsan both run, unit leaves out the programs with threads, which these two run.
+All run without a name. If asan and tsan both run, unit leaves out the programs that do the same there.
 While unit and python run, which mostly wait, lint and the builds of the other trees take what they leave of the
 processors. asan and tsan also run some process tests with their builds of deftd and libdeft.
 --require names a file such as .ci/parts: parts that must be there, and the skips that are right.
@@ -157,13 +157,13 @@ def run_pytest(
     return tally
 
 
-def runs_threads_elsewhere(arguments: argparse.Namespace) -> bool:
-    """Whether both sanitizers run the programs with threads: then the normal tree leaves them out."""
+def both_sanitizers_run(arguments: argparse.Namespace) -> bool:
+    """Then the normal tree leaves out the programs that do the same there."""
     return {"asan", "tsan"} <= set(arguments.suites)
 
 
 def unit(arguments: argparse.Namespace) -> Tally:
-    elsewhere = ["-LE", "sanitized"] if runs_threads_elsewhere(arguments) else []
+    elsewhere = ["-LE", "sanitized"] if both_sanitizers_run(arguments) else []
     return run_ctest("unit", "build", {}, [], "-j2", *elsewhere)
 
 
@@ -353,8 +353,8 @@ class Run:
     def all(self) -> Tally:
         waiting = [name for name in self.names if not SUITES[name].build]
         # The setting configures again: what scripts/setup has installed since the last time is found now.
-        threaded = "OFF" if runs_threads_elsewhere(self.arguments) else "ON"
-        settings = ["-DDEFT_BUILD_TESTS=ON", f"-DDEFT_THREADED_TESTS={threaded}"]
+        sanitized = "OFF" if both_sanitizers_run(self.arguments) else "ON"
+        settings = ["-DDEFT_BUILD_TESTS=ON", f"-DDEFT_SANITIZED_TESTS={sanitized}"]
         settings += ["-DDEFT_UNITY=ON"] if self.arguments.batches else []
         if waiting and not build("build", *settings):
             self.total.failed.append("the build")
