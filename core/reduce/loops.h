@@ -85,7 +85,7 @@ void fused(typename Type::Sum* sums, std::byte* out_bytes, const std::byte* cons
   using Stored = typename Type::Stored;
   const UnalignedOf<Stored>* in[N];
   for (std::size_t n = 0; n < N; ++n) in[n] = elements<Stored>(inputs[n]) + first;
-  auto* out = reinterpret_cast<UnalignedOf<Stored>*>(out_bytes) + first;
+  auto* out = kFinish ? reinterpret_cast<UnalignedOf<Stored>*>(out_bytes) + first : nullptr;
 #pragma GCC ivdep  // `out` is one of the inputs or none of them: no element depends on another
   for (std::size_t i = 0; i < count; ++i) {
     typename Type::Sum sum = kContinue ? Op::apply(sums[i], Type::load(in[0][i])) : Type::load(in[0][i]);

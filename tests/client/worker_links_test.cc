@@ -74,7 +74,7 @@ TEST(WorkerLinks, AStartOutsideTheArenaIsNotRunButReported) {
                                       {0, (kTensors + 1) * kTensorBytes},
                                       {~std::uint64_t{0} - 31, 64},
                                       {64, ~std::uint64_t{0}}}) {
-    const auto error = error_after([&](Worker& worker) {
+    const auto error = error_after([offset = offset, bytes = bytes](Worker& worker) {
       worker.push(start(1, offset, bytes));
       EXPECT_NE(reported(worker).find("outside of group 'group'"), std::string::npos);
       worker.send_error(ErrorKind::kViolation, "as reported");
@@ -89,7 +89,7 @@ TEST(WorkerLinks, AStartOfAnUnknownGroupOrBufferIsReported) {
       shm::StartCollectiveRecord{.link = kLink, .staging_buffer = 77, .launch = 1, .bytes = 64};
   for (const auto& [record, told] :
        {std::pair{of_group, "a group that was not declared"}, {of_buffer, "staging buffers"}}) {
-    error_after([&, told = std::string(told)](Worker& worker) {
+    error_after([record = record, told = std::string(told)](Worker& worker) {
       worker.push(record);
       EXPECT_NE(reported(worker).find(told), std::string::npos);
       worker.send_error(ErrorKind::kViolation, "as reported");
