@@ -10,11 +10,7 @@ find_package(Threads REQUIRED)
 add_library(deft_sanitizers INTERFACE)
 add_library(deft_options INTERFACE)
 target_compile_options(deft_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
-if(DEFT_FUZZ)  # clang: the code is kept free of the warnings of GCC
-  target_compile_options(deft_options INTERFACE -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=null,object-size
-    -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
-  target_link_options(deft_options INTERFACE -fsanitize=address,undefined)
-else()
+if(NOT DEFT_SANITIZE)
   target_compile_options(deft_options INTERFACE -Werror)
 endif()
 target_include_directories(deft_options INTERFACE ${PROJECT_SOURCE_DIR})
@@ -23,12 +19,24 @@ target_link_libraries(deft_options INTERFACE Threads::Threads deft_sanitizers)
 # (maybe-uninitialized), so only the normal tree is kept free of warnings. AddressSanitizer finds null pointers and accesses
 # outside of an object; UBSan's own checks of both take a third of the compile time.
 if(DEFT_SANITIZE)
-  target_compile_options(deft_sanitizers INTERFACE -Og -fno-omit-frame-pointer -Wno-error)
+  target_compile_options(deft_sanitizers INTERFACE -Og -fno-omit-frame-pointer)
 endif()
+set(DEFT_FUZZ OFF)
 if(DEFT_SANITIZE STREQUAL "address")
   target_compile_options(deft_sanitizers INTERFACE -fsanitize=address,undefined -fno-sanitize=null,object-size
     -fno-sanitize-recover=undefined)
   target_link_options(deft_sanitizers INTERFACE -fsanitize=address,undefined)
+  # libFuzzer needs clang, and the same checks as the tests. So with clang this tree holds the fuzz targets, too.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    set(DEFT_FUZZ ON)
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libclang_rt.asan-x86_64.so
+      OUTPUT_VARIABLE DEFT_RUNTIME OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    get_filename_component(DEFT_RUNTIME ${DEFT_RUNTIME} DIRECTORY)
+    target_compile_options(deft_options INTERFACE -fsanitize=fuzzer-no-link)
+    target_compile_definitions(deft_options INTERFACE __SANITIZE_ADDRESS__)  # as GCC says it
+    # Python without a sanitizer loads libdeft, and the runtime before it: a runtime of its own.
+    target_link_options(deft_sanitizers INTERFACE -shared-libasan -Wl,-rpath,${DEFT_RUNTIME})
+  endif()
 elseif(DEFT_SANITIZE STREQUAL "thread")
   target_compile_options(deft_sanitizers INTERFACE -fsanitize=thread)
   target_link_options(deft_sanitizers INTERFACE -fsanitize=thread)
@@ -36,11 +44,15 @@ elseif(DEFT_SANITIZE)
   message(FATAL_ERROR "DEFT_SANITIZE is '${DEFT_SANITIZE}': give address, thread or nothing")
 endif()
 
-# Test code is compiled in two thirds of the time without the optimizer, or without UBSan: neither is for test code.
+# Test code is compiled in two thirds of the time without the optimizer, or without UBSan: neither is for test code. GCC takes
+# the least time with -Og, and clang with -O0.
 add_library(deft_test_options INTERFACE)
 if(DEFT_SANITIZE STREQUAL "address")
   target_compile_options(deft_test_options INTERFACE -fno-sanitize=undefined)
-elseif(NOT DEFT_SANITIZE AND NOT DEFT_FUZZ)
+  if(DEFT_FUZZ)
+    target_compile_options(deft_test_options INTERFACE -fno-sanitize=fuzzer-no-link -O0)
+  endif()
+elseif(NOT DEFT_SANITIZE)
   target_compile_options(deft_test_options INTERFACE $<$<CONFIG:RelWithDebInfo>:-Og>)
 endif()
 
@@ -150,7 +162,11 @@ function(deft_bench NAME)
   target_link_libraries(${NAME} PRIVATE deft_options ${ARG_DEPS} benchmark::benchmark)
 endfunction()
 
-# deft_fuzz(NAME SOURCES a_fuzz.cc ... DEPS lib ...): one libFuzzer program; made only with -DDEFT_FUZZ=ON and clang.
+# libFuzzer comes with AddressSanitizer's runtime in the program.
+add_library(deft_fuzz_options INTERFACE)
+target_link_options(deft_fuzz_options INTERFACE -fsanitize=fuzzer -static-libsan)
+
+# deft_fuzz(NAME SOURCES a_fuzz.cc ... DEPS lib ...): one libFuzzer program; made only with -DDEFT_SANITIZE=address and clang.
 # Seeds lie in the folder corpus/NAME beside it.
 function(deft_fuzz NAME)
   if(NOT DEFT_FUZZ)
@@ -159,8 +175,7 @@ function(deft_fuzz NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${NAME} EXCLUDE_FROM_ALL ${ARG_SOURCES})
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
-  target_link_libraries(${NAME} PRIVATE deft_options ${ARG_DEPS})
-  target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
+  target_link_libraries(${NAME} PRIVATE deft_options ${ARG_DEPS} deft_fuzz_options)
   add_dependencies(fuzz_targets ${NAME})
 endfunction()
 

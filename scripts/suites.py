@@ -47,6 +47,9 @@ STREAMS = (("process",), (*FRAMEWORKS, "lab", "client", "launcher", "tools"))
 NICE_SESSION = '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 15 "$@"'
 PATIENT = ("sh", "-c", NICE_SESSION, "patiently")
 
+# AddressSanitizer's tree also has the fuzz targets if there is this compiler: libFuzzer needs it.
+CLANG = "clang++-14"
+
 # The process tests of the sanitizer trees: sums of every policy, collectives, several jobs, peers that die or lie.
 POLICIES = ("fifo", "mgwfbp", "mergecomp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "knapsack", "auto")
 SANITIZED_TESTS = [
@@ -212,19 +215,27 @@ def lint(_: argparse.Namespace) -> Tally:
     return read_cases(results, "lint") if results.exists() else Tally(failed=[f"lint: ended with {status}"])
 
 
-def build_sanitized(folder: str, kind: str, tests: str) -> bool:
+def compiler_of(kind: str) -> str:
+    return CLANG if kind == "address" and shutil.which(CLANG) else "c++"
+
+
+def build_sanitized(folder: str, kind: str, *targets: str) -> bool:
     settings = [f"-DDEFT_SANITIZE={kind}", "-DDEFT_BUILD_BENCH=OFF", "-DDEFT_UNITY=ON"]
-    return build(folder, *settings, tests, "deftd", "python", patient=True)
+    settings += [f"-DCMAKE_CXX_COMPILER={CLANG}"] if compiler_of(kind) == CLANG else []
+    return build(folder, *settings, *targets, patient=True)
 
 
-def runtime(name: str) -> str:
+def runtime(kind: str) -> str:
     """The compiler's sanitizer library, which a Python without it loads first."""
-    return subprocess.run(["c++", f"-print-file-name={name}.so"], capture_output=True, text=True).stdout.strip()
+    compiler = compiler_of(kind)
+    name = "libclang_rt.asan-x86_64.so" if compiler == CLANG else {"address": "libasan.so", "thread": "libtsan.so"}[kind]
+    return subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
 
 
-def sanitized_workers(suite: str, folder: str, environment: dict[str, str], wrapper: list[str]) -> Tally:
+def sanitized_workers(suite: str, kind: str, environment: dict[str, str], wrapper: list[str]) -> Tally:
     """Process tests with this tree's deftd, and its libdeft in the workers."""
-    environment = {**environment, "DEFT_TEST_BUILD": str(ROOT / folder), "DEFT_TEST_PRELOAD": runtime(f"lib{suite}")}
+    tree = str(ROOT / f"build-{suite}")
+    environment = {**environment, "DEFT_TEST_BUILD": tree, "DEFT_TEST_PRELOAD": runtime(kind)}
     return run_pytest(f"{suite}-process", SANITIZED_TESTS, environment, wrapper)
 
 
@@ -238,7 +249,7 @@ def asan(_: argparse.Namespace) -> Tally:
     environment = {**least, "ASAN_OPTIONS": f"{least['ASAN_OPTIONS']}:detect_stack_use_after_return=1"}
     tally = run_ctest("asan", "build-asan", environment, [], "-j2", "-L", "threads")
     tally.add(run_ctest("asan-compute", "build-asan", least, [], "-j2", "-LE", "threads"))
-    tally.add(sanitized_workers("asan", "build-asan", environment, []))
+    tally.add(sanitized_workers("asan", "address", environment, []))
     return tally
 
 
@@ -248,7 +259,7 @@ def tsan(_: argparse.Namespace) -> Tally:
     wrapper = fixed if subprocess.run([*fixed, "true"], capture_output=True).returncode == 0 else []
     environment = {"TSAN_OPTIONS": f"second_deadlock_stack=1 {suppressions('tsan')}"}
     tally = run_ctest("tsan", "build-tsan", environment, wrapper, "-j2", "-L", "threads")
-    tally.add(sanitized_workers("tsan", "build-tsan", environment, wrapper))
+    tally.add(sanitized_workers("tsan", "thread", environment, wrapper))
     return tally
 
 
@@ -258,10 +269,9 @@ def suppressions(kind: str) -> str:
 
 
 def build_fuzzers() -> bool:
-    if not shutil.which("clang++-14"):
+    if not shutil.which(CLANG):
         return True  # the suite says that it skips
-    settings = ["-DDEFT_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++-14", "-DDEFT_UNITY=ON", "-DDEFT_BUILD_BENCH=OFF"]
-    return build("build-fuzz", *settings, "fuzz_targets", patient=True)
+    return build_sanitized("build-asan", "address", "fuzz_targets")
 
 
 def reached(log: str) -> list[str]:
@@ -282,7 +292,7 @@ def unreached(by_seeds: str, by_chance: str) -> list[str]:
 
 
 def fuzz_one(target: Path, seconds: int) -> Tally:
-    corpus = ROOT / "build-fuzz/corpus" / target.name
+    corpus = ROOT / "build-asan/corpus" / target.name
     corpus.mkdir(parents=True, exist_ok=True)
     seeds = [str(p) for p in ROOT.glob(f"tests/fuzz*/corpus/{target.name}")]
     limits = ["-timeout=10", "-rss_limit_mb=2048", f"-artifact_prefix={RESULTS}/{target.name}-"]
@@ -299,9 +309,9 @@ def fuzz_one(target: Path, seconds: int) -> Tally:
 
 
 def fuzz(arguments: argparse.Namespace) -> Tally:
-    if not shutil.which("clang++-14"):
-        return Tally(skipped=["fuzz: clang++-14 is not installed: run scripts/setup test"])
-    targets = sorted(p for p in (ROOT / "build-fuzz/fuzz").glob("*") if os.access(p, os.X_OK) and p.is_file())
+    if not shutil.which(CLANG):
+        return Tally(skipped=[f"fuzz: {CLANG} is not installed: run scripts/setup test"])
+    targets = sorted(p for p in (ROOT / "build-asan/fuzz").glob("*") if os.access(p, os.X_OK) and p.is_file())
     tally = Tally() if targets else Tally(failed=["fuzz: no target was built"])
     with ThreadPoolExecutor(2) as pool:
         for result in pool.map(lambda target: fuzz_one(target, arguments.fuzz_seconds), targets):
@@ -320,8 +330,8 @@ SUITES = {
     "unit": Suite(unit),
     "python": Suite(python),
     "lint": Suite(lint, beside=True),
-    "asan": Suite(asan, lambda: build_sanitized("build-asan", "address", "deft_tests")),
-    "tsan": Suite(tsan, lambda: build_sanitized("build-tsan", "thread", "deft_threaded_tests")),
+    "asan": Suite(asan, lambda: build_sanitized("build-asan", "address", "deft_tests", "deftd", "python")),
+    "tsan": Suite(tsan, lambda: build_sanitized("build-tsan", "thread", "deft_threaded_tests", "deftd", "python")),
     "fuzz": Suite(fuzz, build_fuzzers),
 }
 
