@@ -215,21 +215,23 @@ def lint(_: argparse.Namespace) -> Tally:
     return read_cases(results, "lint") if results.exists() else Tally(failed=[f"lint: ended with {status}"])
 
 
-def compiler_of(kind: str) -> str:
-    return CLANG if kind == "address" and shutil.which(CLANG) else "c++"
+def by_clang(kind: str) -> bool:
+    return kind == "address" and shutil.which(CLANG) is not None
 
 
 def build_sanitized(folder: str, kind: str, *targets: str) -> bool:
     settings = [f"-DDEFT_SANITIZE={kind}", "-DDEFT_BUILD_BENCH=OFF", "-DDEFT_UNITY=ON"]
-    settings += [f"-DCMAKE_CXX_COMPILER={CLANG}"] if compiler_of(kind) == CLANG else []
+    settings += [f"-DCMAKE_CXX_COMPILER={CLANG}"] if by_clang(kind) else []
     return build(folder, *settings, *targets, patient=True)
 
 
 def runtime(kind: str) -> str:
     """The compiler's sanitizer library, which a Python without it loads first."""
-    compiler = compiler_of(kind)
-    name = "libclang_rt.asan-x86_64.so" if compiler == CLANG else {"address": "libasan.so", "thread": "libtsan.so"}[kind]
-    return subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+    if by_clang(kind):
+        words = [CLANG, "-print-file-name=libclang_rt.asan-x86_64.so"]
+    else:
+        words = ["c++", "-print-file-name=libasan.so" if kind == "address" else "-print-file-name=libtsan.so"]
+    return subprocess.run(words, capture_output=True, text=True).stdout.strip()
 
 
 def sanitized_workers(suite: str, kind: str, environment: dict[str, str], wrapper: list[str]) -> Tally:

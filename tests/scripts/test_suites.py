@@ -192,12 +192,12 @@ def test_without_the_normal_build_nothing_runs(suites, monkeypatch):
     assert run.all().failed == ["the build"]
 
 
-@pytest.mark.parametrize(("names", "all_of_them"), [("unit asan", True), ("unit tsan", True), ("unit asan tsan", False)])
-def test_what_both_sanitizers_run_is_left_to_them(suites, monkeypatch, names, all_of_them):
+@pytest.mark.parametrize(("names", "whole"), [("unit asan", True), ("unit tsan", True), ("unit asan tsan", False)])
+def test_what_both_sanitizers_run_is_left_to_them(suites, monkeypatch, names, whole):
     made, ran = [], []
     monkeypatch.setattr(suites, "build", lambda *words, **_: made.append(words) or words[0] == "build")
     monkeypatch.setattr(suites, "run_ctest", lambda *words: ran.append(words) or suites.Tally(passed=1))
     suites.Run(argparse.Namespace(batches=False, suites=names.split())).all()
-    assert (f"-DDEFT_SANITIZED_TESTS={'ON' if all_of_them else 'OFF'}" in made[0]) and made[0][0] == "build"
+    assert (f"-DDEFT_SANITIZED_TESTS={'ON' if whole else 'OFF'}" in made[0]) and made[0][0] == "build"
     assert [words[0] for words in ran] == ["unit"]
-    assert (ran[0][-2:] == ("-LE", "sanitized")) == (not all_of_them)
+    assert (ran[0][-2:] == ("-LE", "sanitized")) == (not whole)
