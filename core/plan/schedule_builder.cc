@@ -427,13 +427,13 @@ bool MixedBuilder::list_parts(Timetable& table) {
   std::vector<Start> parts;
   for (std::size_t l = 0; l < problem_.links(); ++l)
     for (const Placed& placed : list_.links().placed(l)) {
-      const std::uint32_t count = stale_[placed.bucket] ? generations : steps;
-      if (placed.generation / count != cycle_) continue;
+      const std::uint32_t count = stale_[placed.bucket] ? generations : steps, first = cycle_ * count;
+      if (placed.generation < first || placed.generation >= first + count) continue;
       const std::uint32_t back = cycles_back(placed.start_us);
       parts.push_back({placed.start_us - runner_.began_us((cycle_ + back) * steps),
                        placed.start_us,
                        l,
-                       {placed.bucket, placed.generation % count, 0, placed.bytes, back}});
+                       {placed.bucket, placed.generation - first, 0, placed.bytes, back}});
     }
   std::sort(parts.begin(), parts.end(), [](const Start& a, const Start& b) { return a.start_us < b.start_us; });
   std::map<std::pair<model::BucketIndex, std::uint32_t>, std::uint64_t> sent;
