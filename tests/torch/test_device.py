@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 import types
 
 import deft
@@ -117,9 +116,10 @@ def test_a_stage_begins_when_the_gpu_comes_there_and_not_when_the_host_enqueues_
     for function in (device.HostStaging.__init__, device.event_on):
         monkeypatch.setattr(function, "__defaults__", (gpu,))
     arena = Arena(session, "net", [("w", torch.float32, (2,), 0, None)], device="cuda:0")
-    done, gone_on = [], threading.Event()
+    done, reached, gone_on = [], threading.Event(), threading.Event()
 
     def forward():
+        reached.set()
         assert gone_on.wait(60)
         done.append("forward")
 
@@ -133,7 +133,7 @@ def test_a_stage_begins_when_the_gpu_comes_there_and_not_when_the_host_enqueues_
     stages.backward_begins()
     arena.staging.fetch(gpu.tensor(1.0, 2.0), gpu.tensor(0.0, 0.0))
     arena.ready(0, 1, 3)
-    time.sleep(0.1)
+    assert reached.wait(60)
     assert session.told == [(deft.FORWARD, 3)], "the GPU has not run the forward yet"
     gone_on.set()
     arena.drain()
