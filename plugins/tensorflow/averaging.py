@@ -13,6 +13,7 @@ All of these may be collected at a time of each rank's own. So no later group ta
 import contextlib
 import functools
 import itertools
+import math
 import weakref
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ import tensorflow as tf
 from .collectives import grouped_allreduce, shape_of_rows
 from .host import on_host
 
+_WORTH_A_CALL_BYTES = 256 << 10
 _TOKEN = [np.int32(0)]  # the result of a call for which the next call waits
 
 
@@ -187,6 +189,7 @@ class Averager:
         """The gradient of this variable is not averaged."""
         self._local[id(variable)] = variable
 
+    @tf.autograph.experimental.do_not_convert
     def average(self, gradients, variables, loss_scale=None):
         """The averages, with None where a gradient is None; the variables are in the order of their use.
 
@@ -272,16 +275,16 @@ class Averager:
         return _OfVariables(_groups, self._owner, process_set, variables, kind, make)
 
     def _average_dense(self, gradients, variables, tokens, loss_scale):
-        """Each gradient is handed over as soon as backward has it, in any order: only the first call is in order."""
+        """Gradients are handed over as soon as backward has them, in any order: only the first call is in order."""
         specs = self._specs(variables)
         scales = [None if spec.wire == np.float16 else loss_scale for spec in specs]  # float16 needs the scale
         group = self._group_of(variables, specs)
         begun = on_host(functools.partial(_begun, group), tokens, [tf.int32], [()])
         handed = []
-        for index in reversed(range(len(gradients))):
-            hand_over = functools.partial(_handed_over, group, index)
-            gradient = _without_scale(tf.cast(gradients[index], variables[index].dtype), scales[index])
-            handed += on_host(hand_over, [gradient, *begun], [tf.int32], [()], ordered=False)
+        for run in _runs(specs):
+            hand_over = functools.partial(_handed_over, group, run)
+            given = [_without_scale(tf.cast(gradients[i], variables[i].dtype), scales[i]) for i in run]
+            handed += on_host(hand_over, [*given, *begun], [tf.int32], [()], ordered=False)
         averages = on_host(
             lambda *_: group.now().collect(),
             handed,
@@ -324,8 +327,25 @@ def _begun(group, *_token):
     return _TOKEN
 
 
-def _handed_over(group, index, gradient, *_token):
-    group.now().hand_over(index, gradient)
+def _runs(specs):
+    """The gradients that one call hands over, as backward has them: the last ones first.
+
+    A call of Python from a graph takes some 0.3 ms, as long as a megabyte takes. So small gradients go with the next
+    ones.
+    """
+    run, size = [], 0
+    for index in reversed(range(len(specs))):
+        run.append(index)
+        size += math.prod(specs[index].shape) * specs[index].dtype.itemsize
+        if size >= _WORTH_A_CALL_BYTES or index == 0:
+            yield run
+            run, size = [], 0
+
+
+def _handed_over(group, run, *gradients_and_token):
+    now = group.now()
+    for index, gradient in zip(run, gradients_and_token):
+        now.hand_over(index, gradient)
     return _TOKEN
 
 

@@ -29,6 +29,11 @@ _TO_DEFT = {  # by numpy's names of dtypes; bfloat16 is an extension of numpy's
 }
 _HALVES = ("float16", "bfloat16")
 _ALL = global_process_set
+_ALIGNMENT = 64  # EIGEN_MAX_ALIGN_BYTES with AVX-512, the largest
+
+
+def _is_half(dtype):
+    return dtype.itemsize == 2 and dtype.name in _HALVES  # numpy makes a name anew each time, which takes microseconds
 
 
 def reducible(dtype, what):
@@ -45,15 +50,24 @@ def _scale(array, factor):
         return array
     if array.dtype.kind in "iu":
         return np.trunc(array * float(factor)).astype(array.dtype)
-    if array.dtype.name in _HALVES:
+    if _is_half(array.dtype):
         return (array.astype(np.float32) * np.float32(factor)).astype(array.dtype)
     return array * array.dtype.type(factor)
 
 
 def write_scaled(array, factor, out):
     """out = array * factor, of floating-point numbers, with the bits of _scale(). Their types may differ."""
-    dtype = np.dtype(np.float32) if array.dtype.name in _HALVES else array.dtype
+    dtype = np.dtype(np.float32) if _is_half(array.dtype) else array.dtype
     np.multiply(array, dtype.type(factor), out=out, dtype=dtype, casting="unsafe")
+
+
+def empty_aligned(shape, dtype):
+    """An array whose memory a framework can take over as a tensor. What is less aligned TensorFlow copies."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    return memory[begin : begin + size].view(dtype).reshape(shape)
 
 
 def _movable(array):
@@ -79,7 +93,7 @@ def reduced(every, op):
     """The reduction of the values of all ranks that the daemons do not compute, over the first dimension."""
     if op is Product:
         return every.prod(axis=0, dtype=every.dtype)
-    wide = every.astype(np.float32) if every.dtype.name in _HALVES else every
+    wide = every.astype(np.float32) if _is_half(every.dtype) else every
     return adasum(list(wide), _dot).astype(every.dtype)
 
 
@@ -90,7 +104,7 @@ def _dot(a, b):
 def check_adasum(wire, process_set):
     """Raises unless Adasum takes values of the dtype `wire` from the ranks of the set."""
     check_ranks(process_set.size(), repr(process_set))
-    if wire.kind != "f" and wire.name not in _HALVES:
+    if wire.kind != "f" and not _is_half(wire):
         raise ValueError(f"Adasum needs a tensor of floating-point numbers, not of {wire.name}")
 
 
@@ -102,7 +116,7 @@ def start_allreduce(array, name, op, prescale, postscale, wire, process_set=_ALL
     if op is Adasum:
         check_adasum(wire, process_set)
     if op is Average:
-        if wire.name in _HALVES:  # the sum itself may not fit
+        if _is_half(wire):  # the sum itself may not fit
             prescale /= size
         else:
             postscale /= size

@@ -20,7 +20,7 @@ import numpy as np
 
 import deft
 from deft._native import EINVALID, DeftError
-from deft.arrays import reducible, start_allreduce, write_scaled
+from deft.arrays import empty_aligned, reducible, start_allreduce, write_scaled
 from deft.process_sets import global_process_set
 from deft.reduce_op import Sum
 from deft.session import finish_all
@@ -143,8 +143,8 @@ class GradientGroup:
     def collect(self):
         """The averages, in the order of the specs, as arrays that belong to the caller."""
         with self._calls:
-            self._group.wait(0, len(self._specs), self._step)
-            averages = [self._averaged(view, spec) for view, spec in zip(self.views, self._specs)]
+            # In the order in which backward has them: the first ones are copied while others are on their way.
+            averages = [self._averaged(index) for index in reversed(range(len(self._specs)))][::-1]
             self.end_round()
         return averages
 
@@ -216,10 +216,13 @@ class GradientGroup:
         if first and self._session.reporters.step_begins(self):
             self._session.stage(deft.BACKWARD, self._step)
 
-    def _averaged(self, view, spec):
-        average = view.astype(spec.dtype)
-        if self._scaling.after != 1:
-            write_scaled(average, self._scaling.after, average)
+    def _averaged(self, index):
+        self._group.wait(self._last - index, 1, self._step)
+        average = empty_aligned(self._specs[index].shape, self._specs[index].dtype)
+        if self._scaling.after == 1:
+            np.copyto(average, self.views[index], casting="unsafe")
+        else:
+            write_scaled(self.views[index], self._scaling.after, average)
         return average
 
 
