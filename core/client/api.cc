@@ -193,7 +193,7 @@ int deft_on_device(const deft_session* session) { return session->session->on_de
 
 size_t deft_arena_bytes(const deft_group* group) {
   const auto used = group->use();
-  return used ? used->arena_bytes() : 0;
+  return used ? used->arena()->bytes() : 0;
 }
 
 int deft_use_device_arena(deft_group* group, void* memory, deft_error* error) {

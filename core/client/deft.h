@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 12
+#define DEFT_INTERFACE_VERSION 13
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */

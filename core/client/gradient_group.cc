@@ -87,13 +87,13 @@ Result<void> GradientGroup::map_arena() {
                                            std::to_string(layout_.total_bytes()));
   auto arena = shm::Segment::map(std::move(packet->descriptors[0]), layout_.total_bytes());
   if (!arena) return tl::unexpected(arena.error());
-  arena_ = std::move(*arena);
+  arena_ = std::make_shared<const shm::Segment>(std::move(*arena));
   return {};
 }
 
 std::byte* GradientGroup::data(std::size_t tensor, std::uint32_t slot) const {
   if (tensor >= tensors_.size() || slot >= layout_.slots) return nullptr;
-  return arena_.data() + slot * layout_.slot_bytes + layout_.tensors[tensor].offset;
+  return arena_->data() + slot * layout_.slot_bytes + layout_.tensors[tensor].offset;
 }
 
 Result<Part> GradientGroup::part(std::uint32_t slot, std::uint64_t offset, std::uint64_t bytes) const {
@@ -102,7 +102,7 @@ Result<Part> GradientGroup::part(std::uint32_t slot, std::uint64_t offset, std::
         bytes > region.bytes - (offset - region.offset))
       continue;
     std::byte* const device = device_arena_;
-    std::byte* const base = device != nullptr ? device : arena_.data();
+    std::byte* const base = device != nullptr ? device : arena_->data();
     return Part{base + slot * layout_.slot_bytes + offset, bytes / model::dtype_bytes(region.dtype), region.dtype, op_};
   }
   return fail(ErrorKind::kViolation, "the daemon started a launch outside of group '" + name_ + "'");

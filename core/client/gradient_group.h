@@ -5,7 +5,7 @@
 //
 //   if (auto done = (*group)->release()) ...         // this worker uses it no more; then let go of it
 //
-// Any thread. The session must outlive the group, which owns its mapping of the arena.
+// Any thread. The session must outlive the group, but not its mapping of the arena.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,8 @@ class GradientGroup : public std::enable_shared_from_this<GradientGroup> {
 
   [[nodiscard]] std::byte* data(std::size_t tensor, std::uint32_t slot) const;  // nullptr: out of range
   [[nodiscard]] std::size_t bytes(std::size_t tensor) const;                    // 0: out of range
-  [[nodiscard]] std::size_t arena_bytes() const { return layout_.total_bytes(); }
+  // The mapping, which who keeps it may keep beyond the group.
+  [[nodiscard]] const std::shared_ptr<const shm::Segment>& arena() const { return arena_; }
   // From now on the links that this worker runs use `memory`, which has the layout of the arena. The caller owns it. Call it
   // before the first ready().
   void use_device_arena(std::byte* memory) { device_arena_ = memory; }
@@ -87,7 +88,7 @@ class GradientGroup : public std::enable_shared_from_this<GradientGroup> {
   std::shared_ptr<TensorProgress> progress_;
   std::shared_ptr<Generations> generations_;
   std::uint32_t number_ = 0;
-  shm::Segment arena_;
+  std::shared_ptr<const shm::Segment> arena_;
   std::atomic<std::byte*> device_arena_{nullptr};
   std::mutex mutex_;
   std::vector<std::uint64_t> next_;  // [tensor]: the generation that ready() expects

@@ -145,6 +145,16 @@ void Segment::discard() const {
                               static_cast<off_t>(region_.get_size())));
 }
 
+Result<void> Segment::become_private() const {
+  void* const own = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (own == MAP_FAILED) return failed("cannot copy " + std::to_string(bytes()) + " bytes of shared memory", errno);
+  std::memcpy(own, data(), bytes());
+  if (mremap(own, bytes(), bytes(), MREMAP_MAYMOVE | MREMAP_FIXED, data()) != MAP_FAILED) return {};
+  const int error = errno;
+  munmap(own, bytes());
+  return failed("cannot replace " + std::to_string(bytes()) + " bytes of shared memory", error);
+}
+
 Result<Segment> Segment::map(Descriptor descriptor, std::uint64_t bytes) {
   if (!descriptor.valid() || bytes == 0) return fail(ErrorKind::kViolation, "no shared memory was passed");
   const int seals = fcntl(descriptor.get(), F_GET_SEALS);

@@ -5,9 +5,12 @@
 
 The engine copies a gradient into the arena as soon as backward has written it, hands it over, and copies the sum to
 `out` when it is there. So backward, communication, update and the next forward overlap as their arrays allow.
+
+    exchange.take_in(index, gradient)                 # from then on the gradient lies in the arena: nothing is copied
 """
 
 import functools
+import logging
 import threading
 import weakref
 
@@ -21,6 +24,8 @@ from deft.world import depend, is_in_job
 
 from . import engine, join_watch
 from .importing import mxnet as mx
+
+log = logging.getLogger("deft.mxnet")
 
 
 class Sums:
@@ -37,9 +42,28 @@ class Sums:
         self.views = [engine.view_of(view) for view in self.group.views]
         self.averaged = mx.nd.zeros((1,))  # is written when all sums of a step are there
         self.pushed = set()  # of the step that is being pushed
+        self._inside = {}  # the handles of the arrays that lie in the arena, by index
         self._lock = threading.Lock()
         self._lost_round = -1  # the newest round with an error
         depend(self, self.session)
+
+    def take_in(self, index, array):
+        view = self.views[index]
+        if array.dtype != view.dtype or array.size == 0:
+            return False
+        array.copyto(view)
+        place = view.detach()  # a handle of its own for the memory of the view
+        array.handle, place.handle = place.handle, array.handle
+        self._inside[index] = array.handle
+        return True
+
+    def place_of(self, index, array):
+        """`array`, or the view that has the same memory."""
+        return self.views[index] if array.handle is self._inside.get(index) else array
+
+    def copy_inside(self, index):
+        """What the array that lies in the arena holds. None: there is none."""
+        return self.views[index].copy() if index in self._inside else None
 
     def hand_over(self, index, number, done):
         def summed(error):
@@ -87,7 +111,20 @@ class Sums:
         It waits for nothing: a garbage collection may run on a thread of the engine."""
         if self.group is not None and is_in_job():
             arrays = [*self.views, self.averaged]
-            engine.push(lambda done: done(), writes=arrays, name="deft_retire", ended=self._retired)
+            engine.push(self._part, writes=arrays, name="deft_retire", ended=self._retired)
+
+    def _part(self, done):
+        """While the engine works on none of the arrays."""
+        self._keep_views()
+        done()
+
+    def _keep_views(self):
+        if not self._inside or self.group is None:
+            return
+        try:
+            self.group.keep_views()
+        except DeftError as error:
+            log.error("gradients of %s are zero from now on: %s", self.name, error)
 
     def _retired(self):
         if self.group is not None:
@@ -113,6 +150,7 @@ class Sums:
 
     def release(self):
         """The session ends, and the arena with it."""
+        self._keep_views()
         self.views = self.group = None
 
 
@@ -130,8 +168,16 @@ class Exchange:
         self._rounds_pushed = 0
         weakref.finalize(self, Sums.retire, self._sums).atexit = False
 
+    def take_in(self, index, gradient):
+        """Moves an array into the arena: pushing it then copies nothing. False: it stays, because the dtypes differ.
+
+        The array remains the same object, and outlives the arena. What else refers to its old memory, as autograd does,
+        keeps that."""
+        return self._sums.take_in(index, gradient)
+
     def push(self, index, gradient, out, priority=0, loss_scale=1.0):
-        """loss_scale: what gradients of this step, and no other one, were multiplied by. What codecs leave out is added
+        """out: None if nobody wants the sum. Then the array that lies in the arena holds afterwards what it held.
+        loss_scale: what gradients of this step, and no other one, were multiplied by. What codecs leave out is added
         to later gradients, so they travel without it; float16, which holds no small values, keeps it."""
         sums = self._sums
         if index in sums.pushed:
@@ -142,10 +188,14 @@ class Exchange:
             )
         view = sums.views[index]
         scaling = self._scaling if view.dtype == np.float16 else self._scaling.unscaled(loss_scale)
-        write(gradient, view, scaling.before)
+        held = sums.copy_inside(index) if out is None else None
+        write(sums.place_of(index, gradient), view, scaling.before)
         start = functools.partial(sums.hand_over, index, self._rounds_pushed)
         engine.push(start, [sums.averaged], [view], priority, "deft_allreduce")
-        write(view, out, scaling.after)
+        if out is not None:
+            write(view, sums.place_of(index, out), scaling.after)
+        elif held is not None:
+            write(held, view)
         sums.pushed.add(index)
         if len(sums.pushed) == len(sums.views):
             sums.pushed.clear()
@@ -156,7 +206,8 @@ class Exchange:
 def write(source, target, factor=1.0):
     """target = source * factor, by the engine; dtypes may differ. The factor is not rounded to 16 bits."""
     if factor == 1.0:
-        source.copyto(target)
+        if source is not target:
+            source.copyto(target)
     elif source.dtype == np.float16:
         (source.astype(np.float32) * factor).copyto(target)
     elif source.dtype == target.dtype:

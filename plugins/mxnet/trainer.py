@@ -105,11 +105,13 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._sum_trained()
         else:
             self._refuse_unfrozen()
-        gradients = list(map(_gradient, self._summed, self._settle_stale()))
+        are_kept = self._settle_stale()
+        gradients = list(map(_gradient, self._summed, are_kept))
         if self._exchange is None and all_are_here(f"mxnet.{self._number}", self._process_set):
             self._exchange = self._make_exchange(gradients)
+            self._take_in(gradients)
         for position in reversed(range(len(gradients))):  # backward writes the last ones first
-            self._sum(position, gradients[position])
+            self._sum(position, gradients[position], are_kept[position])
 
     def _settle_stale(self):
         """Of each parameter whether its sum is to be kept.
@@ -140,10 +142,11 @@ class DistributedTrainer(mx.gluon.Trainer):
                     "DistributedTrainer"
                 )
 
-    def _sum(self, position, gradient):
-        """gradient = the sum of all ranks' gradients."""
+    def _sum(self, position, gradient, is_kept):
+        """gradient = the sum of all ranks' gradients; is_kept: whether somebody wants it."""
         if self._exchange is not None:
-            self._exchange.push(position, gradient, gradient, -position, self._loss_scale())
+            out = gradient if is_kept else None
+            self._exchange.push(position, gradient, out, -position, self._loss_scale())
         else:  # some ranks have joined, so not all can declare their gradients
             name = f"mxnet.{self._number}.{position}"
             allreduce_into(gradient, gradient, name, Sum, self._before, 1.0, -position, self._process_set)
@@ -158,13 +161,24 @@ class DistributedTrainer(mx.gluon.Trainer):
         described = list(map(describe, self._names(), gradients, chosen))
         return Exchange(f"mxnet.{number}", described, Scaling(self._before, 1.0), self._process_set)
 
+    def _take_in(self, gradients):
+        """Backward writes into the arena from now on."""
+        for position, (param, gradient) in enumerate(zip(self._summed, gradients)):
+            if param.grad_req == "null" or gradient is not param.list_grad()[0]:
+                continue
+            data = param.list_data()[0]
+            is_fresh = data._fresh_grad
+            if self._exchange.take_in(position, gradient):
+                mx.autograd.mark_variables([data], [gradient], param.grad_req)
+                data._fresh_grad = is_fresh
+
     def _names(self):
         """Numbers, since gluon's counters of names depend on which other blocks a rank has made."""
         return [f"{i}.{param.name.rsplit('_', 1)[-1]}" for i, param in enumerate(self._summed)]
 
 
 def _gradient(param, is_kept):
-    """What is summed in place. Zeros if nobody wants the sum: of what is frozen since the first step, or not used."""
+    """What is summed. Zeros if nobody wants the sum: of what is frozen since the first step, or not used."""
     if is_kept:
         return param.list_grad()[0]
     return mx.nd.zeros(param.shape, ctx=param.list_ctx()[0], dtype=param.dtype)

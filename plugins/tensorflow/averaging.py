@@ -281,7 +281,7 @@ class Averager:
         group = self._group_of(variables, specs)
         begun = on_host(functools.partial(_begun, group), tokens, [tf.int32], [()])
         handed = []
-        for run in _runs(specs):
+        for run in runs(specs):
             hand_over = functools.partial(_handed_over, group, run)
             given = [_without_scale(tf.cast(gradients[i], variables[i].dtype), scales[i]) for i in run]
             handed += on_host(hand_over, [*given, *begun], [tf.int32], [()], ordered=False)
@@ -327,7 +327,7 @@ def _begun(group, *_token):
     return _TOKEN
 
 
-def _runs(specs):
+def runs(specs):
     """The gradients that one call hands over, as backward has them: the last ones first.
 
     A call of Python from a graph takes some 0.3 ms, as long as a megabyte takes. So small gradients go with the next

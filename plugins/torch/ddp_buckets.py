@@ -60,7 +60,7 @@ class BucketGroup:
 
     def send(self, place, tensor, when_reduced):
         """Hands over `tensor`, contiguous, or None for zeros. when_reduced(view, error) runs on a thread of libdeft."""
-        self._arena.group.check_open()  # DDP's reducer may outlive the session, and the views lie in its memory
+        self._arena.group.handle()  # DDP's reducer may outlive the session, and the views lie in its memory
         if self._handed == 0 and self._session.reporters.step_begins(self):
             self._session.stage(BACKWARD, self._step)
         step, view, self._handed = self._step, self._arena.views[0][place], self._handed + 1
@@ -93,7 +93,7 @@ class BucketGroup:
         if arena is None or sys.is_finalizing():
             return
         with contextlib.suppress(DeftError):  # a reducer may outlive the session
-            arena.group.check_open()
+            arena.group.handle()
             arena.release()
             arena.leave()
 

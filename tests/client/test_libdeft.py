@@ -54,6 +54,10 @@ def test_groups_that_are_released_make_room_for_others(daemons, links):
     daemons(2, links=links).run("releases", 4)
 
 
+def test_memory_of_arenas_outlives_group_and_session(daemons):
+    daemons(2).run("arenas_that_stay", 2)
+
+
 def test_the_store_and_the_daemons_status(daemons):
     daemons(2).run("store", 2)
 

@@ -14,7 +14,7 @@ import time
 
 import deft
 import numpy as np
-from held import held
+from held import held, is_mapped
 
 FLOATS = {deft.FLOAT32: np.float32, deft.FLOAT64: np.float64, deft.FLOAT16: np.float16}
 INTEGERS = {deft.INT32: np.int32, deft.INT64: np.int64, deft.UINT8: np.uint8, deft.INT8: np.int8}
@@ -172,8 +172,8 @@ def releases(session):
             ours.clear()
     for one in ours:
         one.release()
-    group.release()  # a second time does nothing
-    for late in (lambda: group.ready(0, 1, 1), lambda: group.data(0), lambda: group.wait(0, 1, 0), group.check_open):
+    group.release()  # does nothing
+    for late in (lambda: group.ready(0, 1, 1), lambda: group.data(0), lambda: group.wait(0, 1, 0), group.handle):
         try:
             late()
         except deft.DeftError as error:
@@ -182,9 +182,35 @@ def releases(session):
             raise AssertionError("a group is used after its release")
     with open("/proc/self/maps") as maps:
         assert "deft-arena" not in maps.read()
+    no_group_is_left()
+
+
+def arenas_that_stay(session):
+    """Memory of arenas outlives its group and the session; what it holds does if the process has it for its own."""
+    memory = {}
+    for name in ("forgotten", "owned"):
+        group = session.declare(name, [deft.Tensor("w", deft.FLOAT32, (1000,))])
+        memory[name] = (ctypes.c_float * 1000).from_address(group.data(0))
+        group.keep_mapped(memory[name])
+        memory[name][:] = numbers(session.rank, 1000, 0).tolist()
+        group.ready(0, 1, 0)
+        group.wait(0, 1, 0)
+        group.own_arena() if name == "owned" else None
+        group.release()
+    no_group_is_left()
+    session.close()
+    for name, expected in (("forgotten", 0), ("owned", reduced(deft.SUM, session, 1000, 0))):
+        address = ctypes.addressof(memory[name])
+        values = np.frombuffer(memory.pop(name), np.float32, 1000)
+        assert (values == expected).all() and is_mapped(address), name
+        del values
+        assert not is_mapped(address), name
+
+
+def no_group_is_left():
     ends = time.monotonic() + 60
     while any(job["groups"] for job in deft._native.daemon_status()["jobs"]):
-        assert time.monotonic() < ends, "groups are left"
+        assert time.monotonic() < ends
         time.sleep(0.01)
 
 
@@ -379,7 +405,7 @@ def callbacks(session):
         for tensor in range(4):
             view(group.data(tensor), 100, deft.FLOAT32)[:] = session.rank
             group.ready(tensor, 1, step)
-            assert lib.deft_when_reduced(group._open(), tensor, 1, step, on_done, step, None) == 0
+            assert lib.deft_when_reduced(group.handle(), tensor, 1, step, on_done, step, None) == 0
         group.wait(0, 4, step)
     assert all_called.wait(20), called
     assert sorted(called) == [(step, 0) for step in range(5) for _ in range(4)], called

@@ -65,6 +65,23 @@ TEST(Segment, BothMappingsShowTheSameMemory) {
   EXPECT_NE(mine->data(), theirs->data());
 }
 
+TEST(Segment, PrivateMemoryTakesThePlaceOfTheMapping) {
+  auto shared = Segment::create("test", 5000);
+  ASSERT_TRUE(shared);
+  auto mine = Segment::map(Descriptor(dup(shared->descriptor())), 5000);
+  ASSERT_TRUE(mine);
+  shared->data()[4999] = std::byte{5};
+  std::byte* const place = mine->data();
+  const auto done = mine->become_private();
+  ASSERT_TRUE(done) << done.error().message();
+  EXPECT_EQ(mine->data(), place);
+  EXPECT_EQ(place[4999], std::byte{5});
+  place[0] = std::byte{6};
+  EXPECT_EQ(shared->data()[0], std::byte{0}) << "others do not see it";
+  shared->discard();
+  EXPECT_EQ(place[4999], std::byte{5});
+}
+
 TEST(Segment, LeavesNoDescriptorBehind) {
   const std::size_t before = open_descriptors();
   {

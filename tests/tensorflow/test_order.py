@@ -2,6 +2,8 @@
 
 import numpy as np
 import tensorflow as tf
+from deft.gradient_group import GradientSpec
+from deft.tensorflow.averaging import runs
 from deft.tensorflow.host import on_host
 
 NESTED = ("PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile", "If", "StatelessIf")
@@ -73,3 +75,14 @@ def test_a_gradient_through_nested_calls_needs_no_gradient_of_their_order():
         return tape.gradient(loss, variable)
 
     np.testing.assert_allclose(gradient(tf.constant(1.0)), 2.0 + 2 * 4.0 * 3.0)
+
+
+def test_small_gradients_go_with_the_next_ones():
+    """A call of Python costs as much as many bytes. Each gradient goes once, the last one first."""
+    floats = [10, 1 << 16, 3, 5, 1 << 20, 7, 1 << 15, 1 << 15, 1]
+    single = np.dtype(np.float32)
+    specs = [GradientSpec(str(i), single, (count,), single) for i, count in enumerate(floats)]
+    assert list(runs(specs)) == [[8, 7, 6], [5, 4], [3, 2, 1], [0]]
+    assert list(runs([])) == []
+    half = [GradientSpec("h", np.dtype(np.float16), (1 << 16,), np.dtype(np.float16))] * 3
+    assert list(runs(half)) == [[2, 1], [0]]

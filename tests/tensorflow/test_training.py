@@ -90,7 +90,8 @@ def travels_during_backward():
     from deft.gradient_group import LateGroup
 
     handed, seen, order = threading.Event(), [], []
-    first, last = keras.Variable(np.ones(4, np.float32)), keras.Variable(np.ones(4, np.float32))
+    ones = np.ones(1 << 16, np.float32)  # a smaller gradient would go with the next one
+    first, last = keras.Variable(ones), keras.Variable(ones)
 
     def wait_for_last(upstream):
         seen.append(handed.wait(60))
@@ -122,7 +123,7 @@ def travels_during_backward():
         for order in [first, last], [last, first]:  # the list's order does not matter
             run = tf.function(functools.partial(step, order))
             for _ in range(3):
-                np.testing.assert_allclose(run(), [[2.0] * 4] * 2)
+                np.testing.assert_allclose(run(), [2.0 * ones] * 2)
     finally:
         LateGroup.hand_over = hand_over
     assert seen == [True] * 6, "all of backward came before the first gradient was on its way"

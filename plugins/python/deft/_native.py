@@ -21,7 +21,7 @@ from ctypes import (
 )
 from typing import NamedTuple
 
-INTERFACE_VERSION = 12  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 13  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -143,6 +143,9 @@ _FUNCTIONS = {
     "deft_on_device": (c_int, [c_void_p]),
     "deft_arena_bytes": (c_size_t, [c_void_p]),
     "deft_use_device_arena": (c_int, [c_void_p, c_void_p, _E]),
+    "deft_keep_arena": (c_int, [c_void_p, POINTER(c_void_p), _E]),
+    "deft_own_arena": (c_int, [c_void_p, _E]),
+    "deft_free_arena": (None, [c_void_p]),
     "deft_ready": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, c_uint, _E]),
     "deft_wait": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _E]),
     "deft_test": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _E]),

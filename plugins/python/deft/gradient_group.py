@@ -104,16 +104,21 @@ class GradientGroup:
             for position, spec in enumerate(specs)
         ]
         self._group = self._session.declare(name, tensors[::-1])
-        self.views = [self._map(self._last - index, spec) for index, spec in enumerate(specs)]
+        self.views = self._map()
         self._session.reporters.add(self)
 
-    def _map(self, place, spec):
-        memory = (ctypes.c_char * self._group.bytes(place)).from_address(self._group.data(place))
-        return np.frombuffer(memory, spec.wire).reshape(spec.shape)
+    def _map(self):
+        begin = self._group.data(0)
+        memory = (ctypes.c_char * self._group.arena_bytes()).from_address(begin)
+        self._group.keep_mapped(memory)  # who keeps a view keeps it
+        return [
+            np.ndarray(spec.shape, spec.wire, memory, self._group.data(self._last - index) - begin)
+            for index, spec in enumerate(self._specs)
+        ]
 
     def hand_over(self, index, gradient):
         with self._calls:
-            self._group.check_open()  # a graph may be older than the session: then the views lie in memory that is gone
+            self._group.handle()  # a graph may be older than the session: then the views lie in memory that is gone
             self._mark(index)
             write_scaled(gradient, self._scaling.before, self.views[index])
             self._send(index)
@@ -169,6 +174,16 @@ class GradientGroup:
             self._group.release()
         self.views = []
         return True
+
+    def keep_views(self):
+        """The views keep what they hold when the arena goes; release() comes next.
+
+        All that was handed over is summed, and nobody else works in the arena meanwhile."""
+        with self._calls:
+            with contextlib.suppress(DeftError):  # of a lost job
+                self._fill_round()
+            self._handed[:] = bytes(len(self._handed))
+            self._group.own_arena()
 
     def finish_round(self):
         """Finishes a round that an error or Ctrl-C has left half-done: with zeros, and nobody gets the averages."""

@@ -95,15 +95,12 @@ class Group:
     def __len__(self) -> int:
         return self._size
 
-    def _open(self) -> c_void_p:
+    def handle(self) -> c_void_p:
+        """libdeft's handle; DeftError if the arena has gone: the session was closed, or the group was released."""
         self._session.handle()
         if self._handle is None:
             raise DeftError(EINVALID, "this group of gradients was released")
         return self._handle
-
-    def check_open(self) -> None:
-        """DeftError if the arena has gone: the session was closed, or the group was released."""
-        self._open()
 
     def release(self) -> None:
         """This rank uses the group no more: no other call works afterwards, and addresses in the arena are invalid.
@@ -119,7 +116,7 @@ class Group:
 
     def data(self, tensor: int, slot: int = 0) -> int:
         """The address of a tensor in the arena; it is valid until release(), or until the session is closed."""
-        address = lib.deft_tensor_data(self._open(), tensor, slot)
+        address = lib.deft_tensor_data(self.handle(), tensor, slot)
         if address is None:
             raise IndexError(f"this group has no tensor {tensor} or no slot {slot}")
         return address
@@ -127,44 +124,58 @@ class Group:
     def bytes(self, tensor: int) -> int:
         if not 0 <= tensor < self._size:
             raise IndexError(f"this group has no tensor {tensor}")
-        return lib.deft_tensor_bytes(self._open(), tensor)
+        return lib.deft_tensor_bytes(self.handle(), tensor)
 
     def arena_bytes(self) -> int:
-        return lib.deft_arena_bytes(self._open())
+        return lib.deft_arena_bytes(self.handle())
+
+    def keep_mapped(self, memory: object) -> None:
+        """The arena stays at its place until `memory` goes, also after release() and after the session.
+
+        What it holds goes with the group, unless own_arena() is called before."""
+        kept = c_void_p()
+        call(lib.deft_keep_arena, self.handle(), byref(kept))
+        weakref.finalize(memory, lib.deft_free_arena, kept).atexit = False
+
+    def own_arena(self) -> None:
+        """Gives the arena memory of this process at the same place, with what it holds: release() comes next.
+
+        All that was handed over is reduced, and nobody writes the arena meanwhile."""
+        call(lib.deft_own_arena, self.handle())
 
     def use_device_arena(self, address: int, owner: object) -> None:
         """Lets links work on device memory instead of the shared arena, if Session.on_device() says that they can.
 
         `owner` is kept until release(), or until the session is closed, and the memory with it."""
-        call(lib.deft_use_device_arena, self._open(), address)
+        call(lib.deft_use_device_arena, self.handle(), address)
         self._session._kept[self] = owner
 
     def ready(self, first: int, count: int, step: int, slot: int = 0) -> None:
         """Hands over tensors [first, first + count) of `step`; they must not be written until wait() has returned.
 
         Where updates are delayed (several slots), `step` is the number of a generation, here and below."""
-        call(lib.deft_ready, self._open(), first, count, step, slot)
+        call(lib.deft_ready, self.handle(), first, count, step, slot)
 
     def wait(self, first: int, count: int, step: int) -> None:
         """Waits until the arena holds these tensors of `step`, reduced over all workers."""
-        wait(lib.deft_test_for, self._open(), first, count, step, between=self._session.joining.look)
+        wait(lib.deft_test_for, self.handle(), first, count, step, between=self._session.joining.look)
 
     def test(self, first: int, count: int, step: int) -> bool:
-        return call(lib.deft_test, self._open(), first, count, step) == 1
+        return call(lib.deft_test, self.handle(), first, count, step) == 1
 
     def when_reduced(self, first: int, count: int, step: int, callback: Callback) -> None:
         """Has `callback` called when wait() would return."""
-        call_back(lib.deft_when_reduced, self._open(), first, count, step, callback=callback)
+        call_back(lib.deft_when_reduced, self.handle(), first, count, step, callback=callback)
 
     def generations_of(self, step: int) -> list[Generation]:
         """Of each tensor the generation that merges the gradients of `step`; known once all that is due before it was
         waited for."""
-        lib.deft_generations_of_step(self._open(), step, self._found)
+        lib.deft_generations_of_step(self.handle(), step, self._found)
         return self._described()
 
     def generations(self, numbers: Sequence[int]) -> list[Generation]:
         """Of each tensor the generation with that number."""
-        lib.deft_generations_at(self._open(), (c_uint64 * self._size)(*numbers), self._found)
+        lib.deft_generations_at(self.handle(), (c_uint64 * self._size)(*numbers), self._found)
         return self._described()
 
     def _described(self) -> list[Generation]:
@@ -172,22 +183,22 @@ class Group:
 
     def flush(self, step: int) -> None:
         """Ends the generation under way before `step`, on all ranks alike; then hand over the gradients so far."""
-        call(lib.deft_flush, self._open(), step)
+        call(lib.deft_flush, self.handle(), step)
 
     def send_residuals(self, step: int) -> None:
         """The gradients of `step`, the next one, travel as they are, with all that encodings have left out so far."""
-        call(lib.deft_send_residuals, self._open(), step)
+        call(lib.deft_send_residuals, self.handle(), step)
 
     def record_memory(self, memory: StepMemory) -> None:
         """Tells of the memory of a step, while a trace is written."""
         layers = (_native.Layer * len(memory.layers))(*memory.layers)
         amounts = (_native.Memory * len(memory.amounts))(*memory.amounts)
         told = _native.StepMemory(memory.step, memory.samples, layers, len(layers), amounts, len(amounts))
-        call(lib.deft_record_memory, self._open(), byref(told))
+        call(lib.deft_record_memory, self.handle(), byref(told))
 
     def report(self, statistics: Statistics) -> None:
         """Tells what plans are judged by; of the same steps on all ranks, each step once."""
-        call(lib.deft_report_statistics, self._open(), byref(_native.Statistics(*statistics)))
+        call(lib.deft_report_statistics, self.handle(), byref(_native.Statistics(*statistics)))
 
 
 class Operation:
