@@ -45,7 +45,7 @@ json event_of(const replay::TrackSlice& slice, const replay::Track& track) {
 std::map<std::uint64_t, std::vector<const replay::TrackSlice*>> slices_by_flow(const replay::JobTimeline& timeline) {
   std::map<std::uint64_t, std::vector<const replay::TrackSlice*>> flows;
   for (const auto& slice : timeline.slices)
-    if (slice.flow != 0) flows[slice.flow].push_back(&slice);
+    for (const std::uint64_t flow : slice.flows) flows[flow].push_back(&slice);
   const auto order = [](const replay::TrackSlice* slice) {  // a send comes first, also if it began at the same time
     return std::pair(slice->begin_us, slice->category == "receive");
   };

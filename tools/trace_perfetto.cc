@@ -77,7 +77,7 @@ void PerfettoWriter::begin(const replay::TrackSlice& slice) {
   Event& begun = event(slice.track, slice.begin_us, at_once ? Event::TYPE_INSTANT : Event::TYPE_SLICE_BEGIN);
   begun.set_name(slice.name);
   begun.add_categories(slice.category);
-  if (slice.flow != 0) begun.add_flow_ids(slice.flow);
+  for (const std::uint64_t flow : slice.flows) begun.add_flow_ids(flow);
   for (const auto& [name, value] : slice.numbers) {
     auto& annotation = *begun.add_debug_annotations();
     annotation.set_name(name);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <tuple>
+#include <unordered_map>
 
 #include "core/model/events.h"
 #include "core/model/segment_part.h"
@@ -98,13 +99,52 @@ class TrackPool {
   FreeTimes free_;  // of them
 };
 
+// The flows of segments: one for each receive, and its send. A send to a server may feed a receive of each node.
+class SegmentFlows {
+ public:
+  SegmentFlows(const JobTrace& job, bool has_segments) {
+    if (!has_segments) return;
+    for (const auto& node : job.nodes) sent_.add(node.trace);
+    sent_.index();
+    for (const auto& node : job.nodes) add_receives(node.trace);
+  }
+  // The send that is recorded, or that fed what is. Null: it is not known.
+  [[nodiscard]] const SentSegments::Send* send_of(std::uint32_t node, const trace::SegmentTrace& segment) const {
+    return segment.is_sent == 1 ? sent_.of(node, segment) : sent_.that_fed(node, segment);
+  }
+  [[nodiscard]] std::vector<std::uint64_t> of(std::uint32_t node, const trace::SegmentTrace& segment) const {
+    const auto* const send = send_of(node, segment);
+    if (send == nullptr) return {};
+    if (segment.is_sent == 0) return {flow(*send, node)};
+    const auto fed = fed_.find(sent_.number_of(*send));
+    return fed == fed_.end() ? std::vector<std::uint64_t>{} : fed->second;
+  }
+
+ private:
+  void add_receives(const trace::NodeTrace& trace) {
+    for (const auto& record : trace.records) {
+      if (record.kind() != TraceKind::kSegment) continue;
+      const auto segment = record.as<trace::SegmentTrace>();
+      if (segment.is_sent == 1) continue;
+      if (const auto* const send = sent_.that_fed(trace.header.node, segment))
+        fed_[sent_.number_of(*send)].push_back(flow(*send, trace.header.node));
+    }
+  }
+  [[nodiscard]] std::uint64_t flow(const SentSegments::Send& send, std::uint32_t node) const {
+    return kFirstSegmentFlow + std::uint64_t{node} * sent_.size() + sent_.number_of(send);
+  }
+
+  SentSegments sent_;
+  std::unordered_map<std::size_t, std::vector<std::uint64_t>> fed_;  // the flows of a send, by its number
+};
+
 class NodeTimeline {
  public:
   NodeTimeline(const AlignedNode& node, TimeUs origin_us, JobTimeline& timeline)
       : trace_(node.trace), origin_us_(origin_us), timeline_(timeline) {}
 
   void add();
-  void add_segments(const SentSegments& sent);
+  void add_segments(const SegmentFlows& flows);
 
  private:
   void add(std::uint32_t track, TimeUs begin_us, TimeUs end_us, TrackSlice slice) {
@@ -221,7 +261,7 @@ void NodeTimeline::add_transfer(const NodeLaunch& launch, TrackPool& pool) {
     numbers.emplace_back("offset", launch.order->offset);
   }
   add(track, launch.begin_us(), launch.end_us(),
-      {.name = describe(launch), .category = "transfer", .numbers = std::move(numbers), .flow = launch.number + 1});
+      {.name = describe(launch), .category = "transfer", .numbers = std::move(numbers), .flows = {launch.number + 1}});
   for (const auto& span : launch.spans)
     add(track, span.begin_us, span.end_us,
         {.name = std::string(stage_name(span.stage)), .category = "stage", .numbers = {}});
@@ -241,14 +281,13 @@ void NodeTimeline::add_launches() {
 }
 
 // A receive is drawn from its send on, if that is known: this node may have begun to wait long before.
-void NodeTimeline::add_segments(const SentSegments& sent) {
+void NodeTimeline::add_segments(const SegmentFlows& flows) {
   std::map<std::pair<std::uint16_t, std::uint8_t>, TrackPool> pools;  // by link and direction
   for (const auto& record : trace_.records) {
     if (record.kind() != TraceKind::kSegment) continue;
     const auto segment = record.as<trace::SegmentTrace>();
     const bool is_sent = segment.is_sent == 1;
-    const auto* const send =
-        is_sent ? sent.of(trace_.header.node, segment) : sent.that_fed(trace_.header.node, segment);
+    const auto* const send = flows.send_of(trace_.header.node, segment);
     TimeUs begin_us = record.begin_us();
     if (send != nullptr) begin_us = std::max(begin_us, send->begin_us);
     const TimeUs end_us = std::max(begin_us, record.end_us());
@@ -258,7 +297,7 @@ void NodeTimeline::add_segments(const SentSegments& sent) {
         {.name = name_of(segment),
          .category = is_sent ? "send" : "receive",
          .numbers = {{"launch", segment.number}, {"bytes", segment.bytes}, {"request", segment.request}},
-         .flow = send == nullptr ? 0 : kFirstSegmentFlow + sent.number_of(*send)});
+         .flows = flows.of(trace_.header.node, segment)});
   }
 }
 
@@ -289,16 +328,13 @@ JobTimeline make_timeline(const JobTrace& job, Detail detail) {
   JobTimeline timeline;
   const TimeUs origin_us = beginning_of(job);
   const bool has_segments = detail == Detail::kSegments;
-  SentSegments sent;
-  for (const auto& node : job.nodes)
-    if (has_segments) sent.add(node.trace);
-  sent.index();
+  const SegmentFlows flows(job, has_segments);
   for (const auto& node : job.nodes) {
     const auto& header = node.trace.header;
     timeline.nodes.push_back({header.node, "node " + std::to_string(header.node) + ": " + header.host});
     NodeTimeline of_node(node, origin_us, timeline);
     of_node.add();
-    if (has_segments) of_node.add_segments(sent);
+    if (has_segments) of_node.add_segments(flows);
   }
   std::ranges::stable_sort(timeline.slices, {}, [](const TrackSlice& slice) {
     return std::make_tuple(slice.track, slice.begin_us, -slice.end_us);

@@ -7,7 +7,7 @@
 // and tracks for each link. The leader's node has a track for policies, with a mark when a policy comes into force.
 // Slices of one track nest or follow each other. So things that go on at once have a track each. The
 // slices of one launch have the same flow on all nodes. On request each link also has tracks for what the node sends over it and what it
-// receives. There a send and the receive that it fed have a flow of their own.
+// receives. There a send and a receive that it fed have a flow of their own.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct TrackSlice {
   std::string name;
   std::string category;  // "compute", "gradient", "wait", "transfer", "stage", "policy", "send", "receive"
   std::vector<std::pair<std::string, std::uint64_t>> numbers;  // what else is known
-  std::uint64_t flow = 0;                                      // 0: none
+  std::vector<std::uint64_t> flows = {};                       // arrows join slices of one flow
 };
 
 struct JobTimeline {

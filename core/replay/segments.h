@@ -7,7 +7,8 @@
 //
 //   align(samples, records, clock_bounds(node, leader));   // what a node and the leader have sent each other bounds the node's clock
 //
-// Segments that go over parameter servers have no such pair: a server's answer is made of what all nodes sent.
+// A parameter server's answer is made of what all nodes sent, or the segment's owner. The last of these sends fed it: the server has
+// waited for that one.
 #pragma once
 
 #include <compare>
@@ -24,13 +25,14 @@ namespace deft::replay {
 
 class SentSegments {
  public:
-  // Data that went from one node to another.
+  // Data that went from one node to another, or to a server.
   struct Way {
     std::uint64_t launch = 0;
     std::uint32_t round = 0;
     std::uint16_t request = 0;
     std::uint8_t part = 0;
-    std::uint32_t from = 0, to = 0;
+    bool is_server = false;
+    std::uint32_t to = 0, from = 0;
     auto operator<=>(const Way&) const = default;
   };
   struct Send {
@@ -38,7 +40,7 @@ class SentSegments {
     TimeUs begin_us = 0;
   };
 
-  // What the node has sent to other nodes; with a `peer`, to that node alone.
+  // What the node has sent; with a `peer`, to other nodes than that one it does not count.
   void add(const trace::NodeTrace& trace, std::optional<std::uint32_t> peer = {});
   // After the last add(), and before what follows.
   void index();
@@ -46,6 +48,8 @@ class SentSegments {
   [[nodiscard]] const Send* that_fed(std::uint32_t node, const trace::SegmentTrace& received) const;
   // The send of which a record of `node` itself tells.
   [[nodiscard]] const Send* of(std::uint32_t node, const trace::SegmentTrace& sent) const;
+  [[nodiscard]] std::size_t size() const { return sends_.size(); }
+  // Below size().
   [[nodiscard]] std::size_t number_of(const Send& send) const {
     return static_cast<std::size_t>(&send - sends_.data());
   }

@@ -157,10 +157,19 @@ def test_each_send_of_a_segment_has_its_receive(tmp_path, links):
 def test_what_goes_over_a_server_is_told_by_each_node(tmp_path):
     with Cluster(2) as cluster:
         trace(tmp_path, cluster, DEFT_LINKS=Servers(cluster, 1).link)
-    found = segments(merged_events(tmp_path))
+    events = merged_events(tmp_path)
+    found = segments(events)
     pushed = {(node, server, *rest, part.split()[1]) for node, server, *rest, part in found["send"]}
     answered = {(node, server, *rest, part.split()[1]) for server, node, *rest, part in found["receive"]}
     assert pushed == answered and {key[:2] for key in pushed} == {(0, "server 0"), (1, "server 0")}
+    starts = {event["id"]: event for event in events if event["ph"] == "s" and event["name"] == "segment"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f" and event["name"] == "segment"}
+    brought = [event for event in found["receive"].values() if event["args"]["bytes"] > 0]
+    assert starts.keys() == ends.keys() and len(starts) == len(brought) > 0, "an arrow leads to each answer"
+    assert all(starts[number]["ts"] <= end["ts"] for number, end in ends.items())
+    assert Counter((start["pid"], start["tid"], start["ts"]) for start in starts.values()).most_common()[-1][1] == 2, (
+        "one push, the last one, has fed the answers of both nodes"
+    )
 
 
 def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):

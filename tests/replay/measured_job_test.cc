@@ -75,7 +75,7 @@ TEST(MeasuredJob, TransfersThatOverlapHaveTracksOfTheirOwn) {
   const auto timeline = make_timeline(job);
   for (const auto& slice : timeline.slices) {
     if (slice.category != "transfer") continue;
-    EXPECT_EQ(timeline.tracks[slice.track].name, expected[slice.flow - 1]);
+    EXPECT_EQ(timeline.tracks[slice.track].name, expected[slice.flows.front() - 1]);
   }
 }
 

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/replay/job_timeline.h"
@@ -14,7 +17,9 @@
 namespace deft::replay {
 namespace {
 
+using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::SizeIs;
 using trace::NodeTrace;
 using trace::SegmentTrace;
 
@@ -41,6 +46,16 @@ struct Nodes {
   void add(std::uint32_t node, TimeUs begin_us, TimeUs end_us, const Payload& payload) {
     const TimeUs ahead_us = node == 1 ? kAhead : 0;
     (node == 0 ? leader : other).records.emplace_back(begin_us + ahead_us, end_us + ahead_us, payload);
+  }
+  // Both nodes push a segment to server 5 of the link, by the leader's clock, and have its answer at `answered_us`.
+  void push(std::array<TimeUs, 2> pushed_us, TimeUs answered_us, SegmentTrace segment) {
+    segment.peer = 5, segment.is_server = 1;
+    for (const std::uint32_t node : {0U, 1U}) {
+      segment.is_sent = 1, segment.part = kSegment;
+      add(node, pushed_us[node], pushed_us[node] + 5, segment);
+      segment.is_sent = 0, segment.part = kResult;
+      add(node, pushed_us[node] + 5, answered_us, segment);
+    }
   }
   // The other node asked the leader's clock.
   void ask(TimeUs asked_us, TimeUs leader_us, TimeUs answered_us) {
@@ -73,7 +88,7 @@ TEST(Segments, AReceiveHasTheSendOfTheSameDataAndNoOther) {
   EXPECT_EQ(sent.that_fed(2, received), nullptr) << "it went to node 1";
   for (auto change : {+[](SegmentTrace& s) { s.number = 5; }, +[](SegmentTrace& s) { s.round = 2; },
                       +[](SegmentTrace& s) { s.part = kResult; }, +[](SegmentTrace& s) { s.request = 1; },
-                      +[](SegmentTrace& s) { s.peer = 1; }, +[](SegmentTrace& s) { s.is_server = 1; }}) {
+                      +[](SegmentTrace& s) { s.peer = 1; }, +[](SegmentTrace& s) { s.is_server = 1, s.peer = 1; }}) {
     SegmentTrace another = received;
     change(another);
     EXPECT_EQ(sent.that_fed(1, another), nullptr);
@@ -108,11 +123,23 @@ TEST(Segments, DataThatContradictsTheAnswersDoesNotCount) {
   EXPECT_EQ(job.nodes[1].clock.to_leader(1'020'000 + kAhead), alone.nodes[1].clock.to_leader(1'020'000 + kAhead));
 }
 
-TEST(Segments, WhatGoesOverServersBoundsNoClock) {
+// No server has answered before it had all pushes.
+TEST(Segments, WhatGoesOverServersBoundsClocksToo) {
   Nodes nodes;
-  SegmentTrace over_server = segment_of(0, 0);
-  over_server.is_server = 1;
-  nodes.send(0, 1'010'000, 1'000'000, 1'010'100, over_server);
+  nodes.push({1'010'000, 1'000'000}, 1'010'100, segment_of(0, 0));
+  nodes.push({1'020'000, 1'030'000}, 1'030'100, segment_of(0, 1));
+  std::set<std::tuple<TimeUs, TimeUs, bool>> bounds;
+  for (const auto& bound : clock_bounds(nodes.other, nodes.leader))
+    bounds.insert({bound.node_us - kAhead, bound.leader_us, bound.is_least});
+  EXPECT_THAT(bounds, ElementsAre(std::tuple(1'000'000, 1'010'100, false), std::tuple(1'010'100, 1'010'000, true),
+                                  std::tuple(1'030'000, 1'030'100, false), std::tuple(1'030'100, 1'020'000, true)));
+}
+
+TEST(Segments, APushThatBringsNothingBoundsNothing) {
+  Nodes nodes;
+  SegmentTrace asked = segment_of(0, 0);
+  asked.bytes = 0;
+  nodes.push({1'010'000, 1'000'000}, 1'010'100, asked);
   EXPECT_THAT(clock_bounds(nodes.other, nodes.leader), IsEmpty());
 }
 
@@ -140,16 +167,34 @@ TEST(Segments, AReceiveIsDrawnFromItsSendOnAndAnArrowJoinsThem) {
   EXPECT_EQ(received.name, "segment 3 of node 0");
   EXPECT_EQ(received.begin_us, sent.begin_us) << "node 1 has waited for long";
   EXPECT_NEAR(static_cast<double>(received.end_us - received.begin_us), 300, 60);
-  EXPECT_EQ(sent.flow, received.flow);
-  EXPECT_GE(sent.flow, kFirstSegmentFlow);
+  EXPECT_EQ(sent.flows, received.flows);
+  ASSERT_THAT(sent.flows, SizeIs(1));
+  EXPECT_GE(sent.flows.front(), kFirstSegmentFlow);
   const auto &back = slices.at("1 gloo:eth0 sends"), &result = slices.at("0 gloo:eth0 receives");
   EXPECT_EQ(result.name, "result 2 of node 1");
   EXPECT_NEAR(static_cast<double>(result.begin_us - back.begin_us), 100, 60) << "node 0 began to wait later";
-  EXPECT_EQ(back.flow, result.flow);
-  EXPECT_NE(back.flow, sent.flow);
+  EXPECT_EQ(back.flows, result.flows);
+  EXPECT_NE(back.flows, sent.flows);
 }
 
-TEST(Segments, OfAServerAndOfAMissingNodeThereIsNoArrow) {
+TEST(Segments, TheLastPushFedTheAnswersOfAServer) {
+  Nodes nodes;
+  for (const TimeUs at_us : {1'000'000, 1'100'000}) nodes.ask(at_us, at_us + 50, at_us + 100);
+  nodes.push({1'010'000, 1'040'000}, 1'040'500, segment_of(7, 3));
+  const auto slices = slices_by_track(make_timeline(nodes.joined(), Detail::kSegments));
+  ASSERT_EQ(slices.size(), 4U);
+  const auto &early = slices.at("0 gloo:eth0 sends"), &last = slices.at("1 gloo:eth0 sends");
+  const auto &first = slices.at("0 gloo:eth0 receives"), &second = slices.at("1 gloo:eth0 receives");
+  EXPECT_THAT(early.flows, IsEmpty());
+  ASSERT_THAT(last.flows, SizeIs(2));
+  EXPECT_THAT(first.flows, ElementsAre(last.flows[0]));
+  EXPECT_THAT(second.flows, ElementsAre(last.flows[1]));
+  EXPECT_NE(last.flows[0], last.flows[1]);
+  EXPECT_EQ(first.begin_us, last.begin_us) << "node 0 has waited for node 1's push";
+  EXPECT_EQ(first.name, "result 3 of server 5");
+}
+
+TEST(Segments, WithoutTheOtherSideThereIsNoArrow) {
   Nodes nodes;
   SegmentTrace over_server = segment_of(0, 5);
   over_server.is_server = 1, over_server.is_sent = 1, over_server.peer = 2;
@@ -162,7 +207,7 @@ TEST(Segments, OfAServerAndOfAMissingNodeThereIsNoArrow) {
   const auto slices = slices_by_track(make_timeline(*job, Detail::kSegments));
   ASSERT_EQ(slices.size(), 2U);
   EXPECT_EQ(slices.at("0 gloo:eth0 sends").name, "segment 5 to server 2");
-  for (const auto& [track, slice] : slices) EXPECT_EQ(slice.flow, 0U) << track;
+  for (const auto& [track, slice] : slices) EXPECT_THAT(slice.flows, IsEmpty()) << track;
 }
 
 }  // namespace
