@@ -85,9 +85,9 @@ const SentSegments::Send* SentSegments::that_fed(std::uint32_t node, const Segme
   constexpr std::uint32_t kLast = std::numeric_limits<std::uint32_t>::max();
   const auto begin = std::ranges::lower_bound(sends_, way_of_received(received, node, 0), {}, &Send::way);
   const auto end = std::ranges::upper_bound(sends_, way_of_received(received, node, kLast), {}, &Send::way);
-  return begin == end ? nullptr : &*std::max_element(begin, end, [](const Send& a, const Send& b) {
-    return a.begin_us < b.begin_us;
-  });
+  return begin == end
+             ? nullptr
+             : &*std::max_element(begin, end, [](const Send& a, const Send& b) { return a.begin_us < b.begin_us; });
 }
 
 const SentSegments::Send* SentSegments::of(std::uint32_t node, const SegmentTrace& sent) const {
