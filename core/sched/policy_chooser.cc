@@ -10,12 +10,15 @@
 namespace deft::sched {
 namespace {
 
-constexpr double kGain = 0.01;      // of a step: less is not worth a change
-constexpr double kForgotten = 0.9;  // what the waits of earlier steps count beside the newest step's
+constexpr double kGain = 0.01;       // of a step: less is not worth a change
+constexpr double kClearGain = 0.02;  // what the forecast did not promise may be noise
+constexpr double kDoubt = 0.03;      // forecasts err by so much
+constexpr double kRoom = 0.02;       // of a step
+constexpr double kForgotten = 0.9;   // what the waits of earlier steps count beside the newest step's
 constexpr std::uint64_t kDdpBytes = 25 << 20;
 constexpr std::uint64_t kSmallRunBytes = 2 << 20;  // what fifo's own buckets hold by default
 
-bool is_better(double us, double than_us) { return us < (1 - kGain) * than_us; }
+bool is_better(double us, double than_us, double gain = kGain) { return us < (1 - gain) * than_us; }
 
 std::string in_ms(double us) {
   char text[32];
@@ -48,6 +51,12 @@ std::optional<double> PolicyStopwatch::usual_us() const {
   return lower_third({steps_us_.begin(), steps_us_.end()});
 }
 
+bool PolicyStopwatch::has_room() const {
+  const auto step_us = usual_us();
+  const double waited_us = (1 - kForgotten) * (waited_before_us_ + waited_in_forward_us_);
+  return step_us && waited_us > kRoom * *step_us;
+}
+
 PolicyChooser::PolicyChooser(const Setup& setup, const PolicyChoice& start)
     : setup_(setup), watch_(setup.links.size()), choice_(start) {}
 
@@ -78,9 +87,10 @@ void PolicyChooser::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, 
 
 const PolicyForecast* PolicyChooser::next_candidate() const {
   if (refused_.size() >= kTries) return nullptr;
+  const double most_us = (stopwatch_.has_room() ? 1 + kDoubt : 1 - kGain) * forecast_us(choice_);
   for (const PolicyForecast& forecast : forecasts_)
     if (std::ranges::find(refused_, forecast.choice) == refused_.end() && forecast.choice != choice_)
-      return is_better(forecast.step_us, forecast_us(choice_)) ? &forecast : nullptr;
+      return forecast.step_us <= most_us ? &forecast : nullptr;
   return nullptr;
 }
 
@@ -96,11 +106,12 @@ void PolicyChooser::look_for_better(std::uint64_t step) {
   if (!before_us && step > 0) return;  // not measured yet; before the first step there is nothing to measure
   const bool is_first = refused_.empty() && asked_;
   const auto why = is_first && asked_->is_loss ? model::PolicyReason::kLinkLost : model::PolicyReason::kForecast;
-  const std::string reason = (refused_.empty() ? (asked_ ? asked_->reason : "") + ": " : std::string()) +
-                             "the simulator expects " + in_ms(next->step_us) + " a step, and " +
-                             in_ms(forecast_us(choice_)) + " with " + to_text(choice_);
+  const bool is_promised = is_better(next->step_us, forecast_us(choice_));
+  const std::string reason = (is_first ? asked_->reason + ": " : std::string()) + "the simulator expects " +
+                             in_ms(next->step_us) + " a step, and " + in_ms(forecast_us(choice_)) + " with " +
+                             to_text(choice_) + (is_promised ? "" : ", which is too close to know");
   asked_.reset();
-  if (before_us) trial_ = Trial{choice_, *before_us};
+  if (before_us) trial_ = Trial{choice_, *before_us, is_promised ? kGain : kClearGain};
   decide(next->choice, why, reason);
   change_->before_us = before_us;
   if (!before_us) forecasts_.clear();  // nothing can be compared
@@ -110,7 +121,7 @@ void PolicyChooser::look_for_better(std::uint64_t step) {
 void PolicyChooser::settle(std::uint64_t step) {
   if (asked_)
     decide(choice_, model::PolicyReason::kKept,
-           asked_->reason + ": the simulator expects no other policy to be more than 1 percent better");
+           asked_->reason + ": the simulator expects no other policy to be better");
   if (!refused_.empty()) {
     rests_until_ = step + rest_steps_;
     rest_steps_ *= 2;
@@ -122,12 +133,12 @@ void PolicyChooser::settle(std::uint64_t step) {
 void PolicyChooser::end_trial() {
   if (stopwatch_.steps() < kTrialSteps) return;
   const double before_us = trial_->before_us, after_us = *stopwatch_.usual_us();
-  const bool better = is_better(after_us, before_us);
+  const bool better = is_better(after_us, before_us, trial_->least_gain);
   const std::string reason =
       "a step takes " + in_ms(after_us) + ", and took " + in_ms(before_us) + " with " + to_text(trial_->before);
   if (better) {
     decide(choice_, model::PolicyReason::kConfirmed, "confirmed: " + reason);
-    forecasts_.clear();
+    refused_.push_back(trial_->before);
     rest_steps_ = kRestSteps;
   } else {
     refused_.push_back(choice_);

@@ -10,9 +10,10 @@
 //
 // It asks the selector (policy_selector.h) once it has a profile, and again whenever the profile has moved (profile_watch.h). The
 // selector may answer with other sizes of parts and credit, too, as long as the user has set none. It
-// tries the best candidate if the forecast promises more than 1 %. After kTrialSteps it compares the measured time of a step with
-// that of before. If less than 1 % was gained, it goes back, and tries the next best candidate, at most kTries for one profile.
-// If a round of trials has found nothing better, the next round waits, each time twice as long. Pure and not thread-safe.
+// tries the best candidate that may be better: the forecast is at most 3 % above that of the policy in force, because forecasts err by
+// that much; or if workers hardly wait, 1 % below. After kTrialSteps it compares the measured time of a step with that of before. If less than 1 % was gained, or 2 % where the
+// forecast promised nothing, it goes back. Then it tries the next best candidate; at most kTries are no better for one profile.
+// After each round of trials it rests. If nothing was better, the next rest is twice as long. Pure and not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,8 @@ class PolicyStopwatch {
   [[nodiscard]] std::size_t steps() const { return steps_us_.count(); }
   // The usual time of a step; nothing before kLeast steps.
   [[nodiscard]] std::optional<double> usual_us() const;
+  // Workers wait for updates for so much of a step that another policy may win something.
+  [[nodiscard]] bool has_room() const;
   // Workers wait for updates in the course of forward, and not before it.
   [[nodiscard]] bool overlaps_forward() const { return waited_before_us_ <= waited_in_forward_us_; }
 
@@ -55,7 +58,7 @@ class PolicyStopwatch {
 class PolicyChooser {
  public:
   static constexpr std::size_t kTrialSteps = 12;
-  static constexpr std::size_t kTries = 3;
+  static constexpr std::size_t kTries = 4;
   static constexpr std::uint64_t kRestSteps = 32;
 
   // `setup.selector` may be null: then only the user changes the policy.
@@ -86,6 +89,7 @@ class PolicyChooser {
   struct Trial {
     PolicyChoice before;
     double before_us = 0;
+    double least_gain = 0;  // of a step, as a share
   };
 
   void forget();
@@ -103,7 +107,7 @@ class PolicyChooser {
   bool pinned_ = false;
   std::optional<plan::ReplanReason> asked_;  // why the selector was asked
   std::vector<PolicyForecast> forecasts_;    // the newest, until there is nothing more to try
-  std::vector<PolicyChoice> refused_;        // tried for these forecasts, and no better
+  std::vector<PolicyChoice> refused_;        // were in force for these forecasts, and no better
   std::optional<Trial> trial_;
   std::optional<PolicyChange> change_;
   std::uint64_t rests_until_ = 0, rest_steps_ = kRestSteps;

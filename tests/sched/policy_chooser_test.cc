@@ -32,7 +32,7 @@ class Chooser : public testing::Test {
     for (const std::uint64_t end = step + count; step < end; ++step) {
       if (step >= 8 && chooser->wants_profile(step)) chooser->profile_measured(profile, step);
       chooser->stage_began(Stage::kForward, step, now, waits_before_forward ? 700 : 0);
-      chooser->stage_began(Stage::kBackward, step, now + 100, waits_before_forward ? 0 : 500);
+      chooser->stage_began(Stage::kBackward, step, now + 100, waits_before_forward ? 0 : waits_us);
       if (auto change = chooser->take_change()) {
         if (change->choice != in_force) chooser->in_force(in_force = change->choice, step);
         changes.push_back(*std::move(change));
@@ -50,6 +50,7 @@ class Chooser : public testing::Test {
   std::vector<PolicyChange> changes;
   std::uint64_t step = 0;
   TimeUs now = 0;
+  TimeUs waits_us = 500;  // in forward
   bool waits_before_forward = false;
 };
 
@@ -77,6 +78,44 @@ TEST_F(Chooser, GoesBackFromWhatIsNoBetterAndTriesTheNextBest) {
   EXPECT_EQ(reasons, (std::vector{PolicyReason::kForecast, PolicyReason::kNoBetter, PolicyReason::kForecast,
                                   PolicyReason::kConfirmed}));
   EXPECT_THAT(changes[1].reason, testing::HasSubstr("bytescheduler was no better"));
+}
+
+// Forecasts err by some percent, so the second best may be the best.
+TEST_F(Chooser, TriesAlsoWhatTheForecastCannotTellFromTheBest) {
+  selector->told = {{urgent, 5000}, {other, 5140}, {first, 9000}};
+  takes_us = {{"fifo", 9000}, {"bytescheduler", 5000}, {"p3", 4880}};
+  play(200);
+  std::vector<PolicyChoice> choices;
+  for (const auto& change : changes) choices.push_back(change.choice);
+  EXPECT_EQ(choices, (std::vector{urgent, urgent, other, other}));
+  EXPECT_THAT(changes[2].reason, testing::HasSubstr("too close to know"));
+  EXPECT_EQ(selector->asked, 1) << "nothing has moved";
+}
+
+TEST_F(Chooser, WhatWasNotPromisedMustBeClearlyBetter) {
+  selector->told = {{urgent, 5000}, {other, 5140}, {first, 9000}};
+  takes_us = {{"fifo", 9000}, {"bytescheduler", 5000}, {"p3", 4920}};
+  play(200);
+  EXPECT_EQ(in_force, urgent);
+  EXPECT_EQ(changes.back().why, model::PolicyReason::kNoBetter);
+}
+
+TEST_F(Chooser, IfWorkersDoNotWaitOnlyAPromiseIsTried) {
+  selector->told = {{first, 5000}, {urgent, 5000}, {other, 5100}};
+  takes_us = {{"fifo", 5000}, {"bytescheduler", 4000}, {"p3", 4000}};
+  waits_us = 90;
+  play(200);
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].why, model::PolicyReason::kKept);
+  EXPECT_EQ(in_force, first);
+}
+
+TEST_F(Chooser, DoesNotTryWhatTheForecastTellsFromTheBest) {
+  selector->told = {{urgent, 5000}, {other, 5160}, {first, 9000}};
+  takes_us = {{"fifo", 9000}, {"bytescheduler", 5000}, {"p3", 4000}};
+  play(200);
+  EXPECT_EQ(in_force, urgent);
+  EXPECT_EQ(changes.size(), 2u);
 }
 
 TEST_F(Chooser, RestsWhenNothingWasBetterAndEachTimeLonger) {

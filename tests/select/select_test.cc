@@ -190,13 +190,14 @@ TEST(Auto, MeasuresTriesAndConfirms) {
   const auto scheduler = make_auto(profile, true);
   ASSERT_TRUE(sim::simulate(*scheduler, profile, {.steps = 60, .warmup_steps = 40}));
   const auto changes = changes_of(*scheduler);
-  ASSERT_EQ(changes.size(), 2u);
+  ASSERT_GE(changes.size(), 2u);
   EXPECT_THAT(changes[0].reason, testing::StartsWith("the first profile: the simulator expects"));
   EXPECT_NE(changes[0].choice, sched::PolicyChooser::first_choice());
   EXPECT_EQ(changes[0].choice, changes[0].forecasts.front().choice);
   EXPECT_THAT(changes[1].reason, testing::StartsWith("confirmed"));
   EXPECT_EQ(changes[1].choice, changes[0].choice);
   EXPECT_LT(*changes[1].after_us, *changes[1].before_us);
+  EXPECT_EQ(changes.back().choice, changes[0].choice) << "here the forecast is what is measured";
 }
 
 TEST(Auto, TunesTheSizesToo) {
