@@ -31,8 +31,8 @@ class Chooser : public testing::Test {
   void play(std::uint64_t count) {
     for (const std::uint64_t end = step + count; step < end; ++step) {
       if (step >= 8 && chooser->wants_profile(step)) chooser->profile_measured(profile, step);
-      chooser->stage_began(Stage::kForward, step, now, waits_before_forward ? 700 : 0);
-      chooser->stage_began(Stage::kBackward, step, now + 100, waits_before_forward ? 0 : waits_us);
+      chooser->stage_began(Stage::kForward, step, now, waits.before_forward_us);
+      chooser->stage_began(Stage::kBackward, step, now + 100, waits.in_forward_us);
       if (auto change = chooser->take_change()) {
         if (change->choice != in_force) chooser->in_force(in_force = change->choice, step);
         changes.push_back(*std::move(change));
@@ -50,8 +50,9 @@ class Chooser : public testing::Test {
   std::vector<PolicyChange> changes;
   std::uint64_t step = 0;
   TimeUs now = 0;
-  TimeUs waits_us = 500;  // in forward
-  bool waits_before_forward = false;
+  struct {
+    TimeUs before_forward_us = 0, in_forward_us = 500;
+  } waits;  // of a step
 };
 
 TEST_F(Chooser, KeepsWhatIsBetterThanBefore) {
@@ -103,7 +104,7 @@ TEST_F(Chooser, WhatWasNotPromisedMustBeClearlyBetter) {
 TEST_F(Chooser, IfWorkersDoNotWaitOnlyAPromiseIsTried) {
   selector->told = {{first, 5000}, {urgent, 5000}, {other, 5100}};
   takes_us = {{"fifo", 5000}, {"bytescheduler", 4000}, {"p3", 4000}};
-  waits_us = 90;
+  waits.in_forward_us = 90;
   play(200);
   ASSERT_EQ(changes.size(), 1u);
   EXPECT_EQ(changes[0].why, model::PolicyReason::kKept);
@@ -206,7 +207,7 @@ TEST_F(Chooser, SizesThatTheUserHasSetStayAlsoWhereTheyAreTheDefaults) {
 }
 
 TEST_F(Chooser, SeesThatWorkersWaitBeforeForward) {
-  waits_before_forward = true;
+  waits = {.before_forward_us = 700, .in_forward_us = 0};
   play(20);
   ASSERT_TRUE(selector->last);
   EXPECT_FALSE(selector->last->overlaps_forward);

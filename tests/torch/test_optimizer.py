@@ -180,10 +180,11 @@ def too_many_passes(first):
         optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("first", [0, 2])
-def test_more_passes_than_declared_are_an_error(start, first):
+def test_more_passes_than_declared_are_an_error(start, policy, first):
     with pytest.raises(WorkerFailed) as failed:
-        start(1).run(too_many_passes, first)
+        start(1, policy=policy).run(too_many_passes, first)
     assert any("more than backward_passes_per_step times" in text for text in failed.value.errors)
 
 
