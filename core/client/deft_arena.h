@@ -24,8 +24,8 @@ typedef struct deft_arena deft_arena;
 DEFT_API int deft_keep_arena(deft_group* group, deft_arena** arena, deft_error* error);
 
 /* Gives the arena memory of this process at the same place, with what it holds now. The daemon does not see it, so no gradient may be
- * handed over any more. Nobody may write the arena meanwhile: all that was handed over is reduced, and no thread of the caller works in
- * it. DEFT_EEXHAUSTED if there is not enough memory. */
+ * handed over any more, and what was is reduced. Threads of the caller may work in the arena meanwhile. DEFT_EEXHAUSTED if there is not
+ * enough memory. */
 DEFT_API int deft_own_arena(deft_group* group, deft_error* error);
 
 /* Any thread, once, after deft_close too. NULL is nothing. */

@@ -145,14 +145,22 @@ void Segment::discard() const {
                               static_cast<off_t>(region_.get_size())));
 }
 
+// A private mapping of the same file takes the place at once. Then each page is written, so that the kernel copies it. A byte that another
+// thread writes meanwhile stays, because the write is atomic and changes nothing. Compilers leave out a fetch_or(0), but not this.
 Result<void> Segment::become_private() const {
-  void* const own = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (own == MAP_FAILED) return failed("cannot copy " + std::to_string(bytes()) + " bytes of shared memory", errno);
-  std::memcpy(own, data(), bytes());
-  if (mremap(own, bytes(), bytes(), MREMAP_MAYMOVE | MREMAP_FIXED, data()) != MAP_FAILED) return {};
-  const int error = errno;
-  munmap(own, bytes());
-  return failed("cannot replace " + std::to_string(bytes()) + " bytes of shared memory", error);
+  if (auto room = check_room("a copy of " + std::to_string(bytes()) + " bytes of shared memory", bytes(), 0); !room)
+    return room;
+  constexpr int kFlags = MAP_PRIVATE | MAP_FIXED;
+  if (mmap(data(), bytes(), PROT_READ | PROT_WRITE, kFlags, descriptor_.get(), 0) == MAP_FAILED)
+    return failed("cannot copy " + std::to_string(bytes()) + " bytes of shared memory", errno);
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  for (std::uint64_t at = 0; at < bytes(); at += page) {
+    const std::atomic_ref first(*reinterpret_cast<unsigned char*>(data() + at));
+    unsigned char value = first.load();
+    while (!first.compare_exchange_weak(value, value)) {
+    }
+  }
+  return {};
 }
 
 Result<Segment> Segment::map(Descriptor descriptor, std::uint64_t bytes) {

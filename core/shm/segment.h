@@ -30,8 +30,8 @@ class Segment {
   // Frees the memory, also under the mappings of others: who reads there finds zeros, and who writes takes memory of its own.
   void discard() const;
 
-  // Puts memory of this process in place of the mapping, with the same content: from now on no other process sees it. Nobody may write
-  // meanwhile. kExhausted if there is not enough memory; then nothing has changed.
+  // Puts memory of this process in place of the mapping, with the same content: from now on no other process sees it. Threads of this
+  // process may read and write meanwhile; other processes may not. kExhausted if there is not enough memory; then nothing has changed.
   Result<void> become_private() const;
 
   [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(region_.get_address()); }

@@ -10,7 +10,6 @@ The engine copies a gradient into the arena as soon as backward has written it, 
 """
 
 import functools
-import logging
 import threading
 import weakref
 
@@ -24,8 +23,6 @@ from deft.world import depend, is_in_job
 
 from . import engine, join_watch
 from .importing import mxnet as mx
-
-log = logging.getLogger("deft.mxnet")
 
 
 class Sums:
@@ -55,6 +52,7 @@ class Sums:
         place = view.detach()  # a handle of its own for the memory of the view
         array.handle, place.handle = place.handle, array.handle
         self._inside[index] = array.handle
+        self.group.views_outlive_arena = True
         return True
 
     def place_of(self, index, array):
@@ -111,20 +109,7 @@ class Sums:
         It waits for nothing: a garbage collection may run on a thread of the engine."""
         if self.group is not None and is_in_job():
             arrays = [*self.views, self.averaged]
-            engine.push(self._part, writes=arrays, name="deft_retire", ended=self._retired)
-
-    def _part(self, done):
-        """While the engine works on none of the arrays."""
-        self._keep_views()
-        done()
-
-    def _keep_views(self):
-        if not self._inside or self.group is None:
-            return
-        try:
-            self.group.keep_views()
-        except DeftError as error:
-            log.error("gradients of %s are zero from now on: %s", self.name, error)
+            engine.push(lambda done: done(), writes=arrays, name="deft_retire", ended=self._retired)
 
     def _retired(self):
         if self.group is not None:
@@ -150,7 +135,8 @@ class Sums:
 
     def release(self):
         """The session ends, and the arena with it."""
-        self._keep_views()
+        if self._inside and self.group is not None:
+            self.group.own_views()
         self.views = self.group = None
 
 

@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <stop_token>
+#include <thread>
 #include <vector>
 
 #include "core/shm/control_segment.h"
@@ -80,6 +83,32 @@ TEST(Segment, PrivateMemoryTakesThePlaceOfTheMapping) {
   EXPECT_EQ(shared->data()[0], std::byte{0}) << "others do not see it";
   shared->discard();
   EXPECT_EQ(place[4999], std::byte{5});
+}
+
+TEST(Segment, WhatAThreadWritesMeanwhileStays) {
+  constexpr std::size_t kPage = 4096, kPages = 512;
+  for (int round = 0; round < 20; ++round) {
+    const auto shared = Segment::create("test", kPage * kPages);
+    ASSERT_TRUE(shared);
+    std::atomic<std::uint64_t> rounds{0};
+    std::vector<std::uint64_t> last(kPages);
+    std::jthread writer([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        const std::uint64_t value = ++rounds;
+        rounds.notify_one();
+        for (std::size_t page = 0; page < kPages; ++page) {
+          last[page] = value;
+          *reinterpret_cast<std::uint64_t*>(shared->data() + page * kPage + 8) = value;
+        }
+      }
+    });
+    rounds.wait(0);
+    ASSERT_TRUE(shared->become_private());
+    writer.request_stop();
+    writer.join();
+    for (std::size_t page = 0; page < kPages; ++page)
+      ASSERT_EQ(*reinterpret_cast<std::uint64_t*>(shared->data() + page * kPage + 8), last[page]) << "page " << page;
+  }
 }
 
 TEST(Segment, LeavesNoDescriptorBehind) {

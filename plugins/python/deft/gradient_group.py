@@ -105,6 +105,7 @@ class GradientGroup:
         ]
         self._group = self._session.declare(name, tensors[::-1])
         self.views = self._map()
+        self.views_outlive_arena = False  # True: arrays that somebody keeps have their memory
         self._session.reporters.add(self)
 
     def _map(self):
@@ -171,19 +172,20 @@ class GradientGroup:
             return False
         with contextlib.suppress(DeftError):  # of a lost job: the memory goes with the session
             self._fill_round()
+            if self.views_outlive_arena:
+                self.own_views()
             self._group.release()
         self.views = []
         return True
 
-    def keep_views(self):
-        """The views keep what they hold when the arena goes; release() comes next.
+    def own_views(self):
+        """The views keep what they hold, in memory of this process: nothing can be handed over any more.
 
-        All that was handed over is summed, and nobody else works in the arena meanwhile."""
-        with self._calls:
-            with contextlib.suppress(DeftError):  # of a lost job
-                self._fill_round()
-            self._handed[:] = bytes(len(self._handed))
+        It is for the end of the session; release() does it, if `views_outlive_arena` says so."""
+        try:
             self._group.own_arena()
+        except DeftError as error:
+            log.error("the gradients %s read as zeros from now on: %s", self.name, error)
 
     def finish_round(self):
         """Finishes a round that an error or Ctrl-C has left half-done: with zeros, and nobody gets the averages."""

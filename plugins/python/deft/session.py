@@ -140,7 +140,7 @@ class Group:
     def own_arena(self) -> None:
         """Gives the arena memory of this process at the same place, with what it holds: release() comes next.
 
-        All that was handed over is reduced, and nobody writes the arena meanwhile."""
+        All that was handed over is reduced. Other threads may work in the arena meanwhile."""
         call(lib.deft_own_arena, self.handle())
 
     def use_device_arena(self, address: int, owner: object) -> None:
