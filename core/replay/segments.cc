@@ -70,8 +70,8 @@ void SentSegments::add(const trace::NodeTrace& trace, std::optional<std::uint32_
 // Of two that say the same, which no daemon writes, the first one counts.
 void SentSegments::index() {
   std::ranges::stable_sort(sends_, {}, &Send::way);
-  const auto again = std::ranges::unique(sends_, {}, &Send::way);
-  sends_.erase(again.begin(), again.end());
+  const auto is_again = [](const Send& a, const Send& b) { return a.way == b.way; };
+  sends_.erase(std::unique(sends_.begin(), sends_.end(), is_again), sends_.end());
 }
 
 const SentSegments::Send* SentSegments::find(const Way& way) const {
