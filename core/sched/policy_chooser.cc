@@ -100,10 +100,10 @@ double PolicyChooser::forecast_us(const PolicyChoice& choice) const {
 }
 
 void PolicyChooser::look_for_better(std::uint64_t step) {
-  const PolicyForecast* const next = next_candidate();
-  if (next == nullptr) return settle(step);
   const auto before_us = stopwatch_.usual_us();
   if (!before_us && step > 0) return;  // not measured yet; before the first step there is nothing to measure
+  const PolicyForecast* const next = next_candidate();
+  if (next == nullptr) return settle(step);
   const bool is_first = refused_.empty() && asked_;
   const auto why = is_first && asked_->is_loss ? model::PolicyReason::kLinkLost : model::PolicyReason::kForecast;
   const bool is_promised = is_better(next->step_us, forecast_us(choice_));

@@ -9,11 +9,11 @@
 //   }
 //
 // It asks the selector (policy_selector.h) once it has a profile, and again whenever the profile has moved (profile_watch.h). The
-// selector may answer with other sizes of parts and credit, too, as long as the user has set none. It
-// tries the best candidate that may be better: the forecast is at most 3 % above that of the policy in force, because forecasts err by
-// that much; or if workers hardly wait, 1 % below. After kTrialSteps it compares the measured time of a step with that of before. If less than 1 % was gained, or 2 % where the
-// forecast promised nothing, it goes back. Then it tries the next best candidate; at most kTries are no better for one profile.
-// After each round of trials it rests. If nothing was better, the next rest is twice as long. Pure and not thread-safe.
+// selector may answer with other sizes of parts and credit, too, as long as the user has set none. It tries the best candidate that may
+// be better. Its forecast is at most 3 % above that of the policy in force, because forecasts err by that much; if workers hardly wait,
+// it must be 1 % below. After kTrialSteps it compares the measured time of a step with that of before. If less than 1 % was gained, or
+// 2 % if the forecast promised nothing, it goes back. Then it tries the next best candidate; at most kTries are no better for one
+// profile. After each round of trials it rests. If nothing was better, the next rest is twice as long. Pure and not thread-safe.
 #pragma once
 
 #include <cstdint>

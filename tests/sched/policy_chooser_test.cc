@@ -93,6 +93,15 @@ TEST_F(Chooser, TriesAlsoWhatTheForecastCannotTellFromTheBest) {
   EXPECT_EQ(selector->asked, 1) << "nothing has moved";
 }
 
+TEST_F(Chooser, TriesTheNextCloseOneAfterItHasGoneBack) {
+  const PolicyChoice third{"usbyte", 0};
+  selector->told = {{urgent, 5000}, {other, 5100}, {third, 5120}, {first, 9000}};
+  takes_us = {{"fifo", 9000}, {"bytescheduler", 5000}, {"p3", 5100}, {"usbyte", 4800}};
+  play(200);
+  EXPECT_EQ(in_force, third);
+  EXPECT_EQ(changes.back().why, model::PolicyReason::kConfirmed);
+}
+
 TEST_F(Chooser, WhatWasNotPromisedMustBeClearlyBetter) {
   selector->told = {{urgent, 5000}, {other, 5140}, {first, 9000}};
   takes_us = {{"fifo", 9000}, {"bytescheduler", 5000}, {"p3", 4920}};
