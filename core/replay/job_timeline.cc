@@ -112,11 +112,13 @@ class SegmentFlows {
   [[nodiscard]] const SentSegments::Send* send_of(std::uint32_t node, const trace::SegmentTrace& segment) const {
     return segment.is_sent == 1 ? sent_.of(node, segment) : sent_.that_fed(node, segment);
   }
-  [[nodiscard]] std::vector<std::uint64_t> of(std::uint32_t node, const trace::SegmentTrace& segment) const {
-    const auto* const send = send_of(node, segment);
-    if (send == nullptr) return {};
-    if (segment.is_sent == 0) return {flow(*send, node)};
-    const auto fed = fed_.find(sent_.number_of(*send));
+  // The flow of a receive of `node`, which that send fed.
+  [[nodiscard]] std::uint64_t flow(const SentSegments::Send& send, std::uint32_t node) const {
+    return kFirstSegmentFlow + std::uint64_t{node} * sent_.size() + sent_.number_of(send);
+  }
+  // The flows of all receives that a send fed.
+  [[nodiscard]] std::vector<std::uint64_t> flows(const SentSegments::Send& send) const {
+    const auto fed = fed_.find(sent_.number_of(send));
     return fed == fed_.end() ? std::vector<std::uint64_t>{} : fed->second;
   }
 
@@ -129,9 +131,6 @@ class SegmentFlows {
       if (const auto* const send = sent_.that_fed(trace.header.node, segment))
         fed_[sent_.number_of(*send)].push_back(flow(*send, trace.header.node));
     }
-  }
-  [[nodiscard]] std::uint64_t flow(const SentSegments::Send& send, std::uint32_t node) const {
-    return kFirstSegmentFlow + std::uint64_t{node} * sent_.size() + sent_.number_of(send);
   }
 
   SentSegments sent_;
@@ -289,7 +288,11 @@ void NodeTimeline::add_segments(const SegmentFlows& flows) {
     const bool is_sent = segment.is_sent == 1;
     const auto* const send = flows.send_of(trace_.header.node, segment);
     TimeUs begin_us = record.begin_us();
-    if (send != nullptr) begin_us = std::max(begin_us, send->begin_us);
+    std::vector<std::uint64_t> joined;
+    if (send != nullptr) {
+      begin_us = std::max(begin_us, send->begin_us);
+      joined = is_sent ? flows.flows(*send) : std::vector{flows.flow(*send, trace_.header.node)};
+    }
     const TimeUs end_us = std::max(begin_us, record.end_us());
     const std::string name = link_name(segment.link) + (is_sent ? " sends" : " receives");
     auto& pool = pools.try_emplace({segment.link, segment.is_sent}, timeline_, trace_.header.node, name).first->second;
@@ -297,7 +300,7 @@ void NodeTimeline::add_segments(const SegmentFlows& flows) {
         {.name = name_of(segment),
          .category = is_sent ? "send" : "receive",
          .numbers = {{"launch", segment.number}, {"bytes", segment.bytes}, {"request", segment.request}},
-         .flows = flows.of(trace_.header.node, segment)});
+         .flows = std::move(joined)});
   }
 }
 

@@ -34,8 +34,8 @@ Way way_of_received(const SegmentTrace& segment, std::uint32_t node, std::uint32
   return way;
 }
 
-// Visits the segments that a node has sent, or received. A push that asks a server for another node's data brings nothing, and nor does
-// the answer to who has pushed that.
+// Visits the segments that a node has sent, or received. Through a server, only those with data: a node also pushes nothing to ask for
+// another node's data, and that node gets an empty answer.
 template <typename Visit>
 void each_segment(const trace::NodeTrace& trace, bool is_sent, Visit visit) {
   for (const auto& record : trace.records) {

@@ -40,7 +40,7 @@ class SentSegments {
     TimeUs begin_us = 0;
   };
 
-  // What the node has sent; with a `peer`, to other nodes than that one it does not count.
+  // What the node has sent. With a `peer`, what it has sent directly to other nodes does not count.
   void add(const trace::NodeTrace& trace, std::optional<std::uint32_t> peer = {});
   // After the last add(), and before what follows.
   void index();
