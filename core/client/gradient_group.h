@@ -36,7 +36,7 @@ class GradientGroup : public std::enable_shared_from_this<GradientGroup> {
 
   [[nodiscard]] std::byte* data(std::size_t tensor, std::uint32_t slot) const;  // nullptr: out of range
   [[nodiscard]] std::size_t bytes(std::size_t tensor) const;                    // 0: out of range
-  // The mapping, which who keeps it may keep beyond the group.
+  // The mapping. It lasts as long as somebody keeps it, also beyond the group.
   [[nodiscard]] const std::shared_ptr<const shm::Segment>& arena() const { return arena_; }
   // From now on the links that this worker runs use `memory`, which has the layout of the arena. The caller owns it. Call it
   // before the first ready().

@@ -135,7 +135,7 @@ class Sums:
 
     def release(self):
         """The session ends, and the arena with it."""
-        if self._inside and self.group is not None:
+        if self.group is not None:
             self.group.own_views()
         self.views = self.group = None
 

@@ -172,16 +172,17 @@ class GradientGroup:
             return False
         with contextlib.suppress(DeftError):  # of a lost job: the memory goes with the session
             self._fill_round()
-            if self.views_outlive_arena:
-                self.own_views()
+            self.own_views()
             self._group.release()
         self.views = []
         return True
 
     def own_views(self):
-        """The views keep what they hold, in memory of this process: nothing can be handed over any more.
+        """If `views_outlive_arena`, they keep what they hold, in own memory. Nothing is handed over any more.
 
-        It is for the end of the session; release() does it, if `views_outlive_arena` says so."""
+        It is for the end of the session; release() does it, too."""
+        if not self.views_outlive_arena:
+            return
         try:
             self._group.own_arena()
         except DeftError as error:
