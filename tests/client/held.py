@@ -13,13 +13,6 @@ def descriptors(pid: int | str) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def is_mapped(address: int) -> bool:
-    """Whether this process has memory there."""
-    with open("/proc/self/maps") as maps:
-        ranges = [line.split()[0].split("-") for line in maps]
-    return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
-
-
 def runs(task: str) -> bool:
     """False for a thread that has been joined: the kernel lists it for a moment longer, as exiting (PF_EXITING)."""
     try:

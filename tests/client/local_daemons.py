@@ -60,7 +60,7 @@ class Daemons:
                 "WORLD_SIZE": str(workers),
                 "LOCAL_RANK": str(rank % each),
                 "LOCAL_WORLD_SIZE": str(each),
-                "PYTHONPATH": str(BUILD / "python"),
+                "PYTHONPATH": os.pathsep.join([str(BUILD / "python"), str(ROOT / "tests/torch")]),  # for arena_memory
                 "OMP_NUM_THREADS": "1",
                 **variables,
                 **(own or {}).get(rank, {}),

@@ -14,7 +14,8 @@ import time
 
 import deft
 import numpy as np
-from held import held, is_mapped
+from arena_memory import is_mapped, settled
+from held import held
 
 FLOATS = {deft.FLOAT32: np.float32, deft.FLOAT64: np.float64, deft.FLOAT16: np.float16}
 INTEGERS = {deft.INT32: np.int32, deft.INT64: np.int64, deft.UINT8: np.uint8, deft.INT8: np.int8}
@@ -172,7 +173,7 @@ def releases(session):
             ours.clear()
     for one in ours:
         one.release()
-    group.release()  # does nothing
+    group.release()  # a second time does nothing
     for late in (lambda: group.ready(0, 1, 1), lambda: group.data(0), lambda: group.wait(0, 1, 0), group.handle):
         try:
             late()
@@ -182,7 +183,7 @@ def releases(session):
             raise AssertionError("a group is used after its release")
     with open("/proc/self/maps") as maps:
         assert "deft-arena" not in maps.read()
-    no_group_is_left()
+    settled(0)
 
 
 def arenas_that_stay(session):
@@ -195,23 +196,18 @@ def arenas_that_stay(session):
         memory[name][:] = numbers(session.rank, 1000, 0).tolist()
         group.ready(0, 1, 0)
         group.wait(0, 1, 0)
-        group.own_arena() if name == "owned" else None
+        if name == "owned":
+            group.own_arena()
         group.release()
-    no_group_is_left()
+    settled(0)
     session.close()
     for name, expected in (("forgotten", 0), ("owned", reduced(deft.SUM, session, 1000, 0))):
         address = ctypes.addressof(memory[name])
         values = np.frombuffer(memory.pop(name), np.float32, 1000)
         assert (values == expected).all() and is_mapped(address), name
+        values[:] = 7  # no signal
         del values
         assert not is_mapped(address), name
-
-
-def no_group_is_left():
-    ends = time.monotonic() + 60
-    while any(job["groups"] for job in deft._native.daemon_status()["jobs"]):
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def threads(session):

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 from arena_memory import arena_ranges, arenas, settled
 from mxnet_jobs import backward, make_step, small_net, weights_of
-from training_checks import assert_close, assert_same_everywhere, batches
+from training_checks import assert_close, assert_same_everywhere, batches, own_share
 
 PLAIN = {"learning_rate": 0.05}
 COUNT = 6  # steps
 
 
 def rows(steps=COUNT):
-    import deft.mxnet as hvd
-
-    return [(x[hvd.rank() :: 2], y[hvd.rank() :: 2]) for x, y in batches(steps)]
+    return [own_share(x, y) for x, y in batches(steps)]
 
 
 def trainer_of(net, **options):

@@ -5,16 +5,14 @@ import gc
 import pytest
 from arena_memory import arenas, groups_left, settled
 from mxnet_jobs import WAYS, backward, make_step, small_net
-from training_checks import assert_close, assert_same_everywhere, batches
+from training_checks import assert_close, assert_same_everywhere, batches, own_share
 
 COUNT = 4
 PLAIN = {"learning_rate": 0.05}
 
 
 def rows(steps):
-    import deft.mxnet as hvd
-
-    return [(x[hvd.rank() :: 2], y[hvd.rank() :: 2]) for x, y in batches(steps)]
+    return [own_share(x, y) for x, y in batches(steps)]
 
 
 def train(net, step, steps=3):

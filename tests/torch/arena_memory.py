@@ -8,10 +8,24 @@ from deft._native import daemon_status
 PATIENCE_S = 60
 
 
+def _mappings():
+    """(begin, end, access, name) of each mapping of this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        where, access, _, _, _, *name = line.split(maxsplit=5)
+        begin, end = where.split("-")
+        yield int(begin, 16), int(end, 16), access, "".join(name)
+
+
+def is_mapped(address):
+    """Whether this process has memory there."""
+    return any(begin <= address < end for begin, end, *_ in _mappings())
+
+
 def arena_ranges():
     """Where this process has mapped arenas: (begin, end) of each. Memory that it has for its own does not count."""
-    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:deft-arena" in line]
-    return [tuple(int(end, 16) for end in where.split("-")) for where, access, *_ in lines if access.endswith("s")]
+    return [
+        (begin, end) for begin, end, access, name in _mappings() if "memfd:deft-arena" in name and access.endswith("s")
+    ]
 
 
 def arenas():
