@@ -41,7 +41,9 @@ SUITE_TIMEOUT_SECONDS = 1800
 BUILD_TIMEOUT_SECONDS = 3600  # a build does not hang; beside tests and with cold caches it takes long
 FRAMEWORKS = ("tensorflow", "mxnet")  # each has an environment of its own, .venv-NAME, for tests/NAME
 # Folders of Python tests that run one after the other, beside those of the other lines and all others: most tests wait.
+# The files of a folder in HALVED are shared by two processes of pytest: it would end minutes after the others.
 STREAMS = (("process",), (*FRAMEWORKS, "lab", "client", "launcher", "tools"))
+HALVED = ("process",)
 # For what runs beside tests that keep time. Linux gives each session an equal share of the processors, whatever nice
 # says within it, unless the session as a whole is nice.
 NICE_SESSION = '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 15 "$@"'
@@ -192,7 +194,8 @@ def stream(number: int, folders: list[str]) -> Tally:
             tally.add(of_framework(name))
     common = [f"tests/{name}" for name in folders if name not in FRAMEWORKS]
     if common:
-        tally.add(run_pytest(f"python-{number}", common, {}, []))
+        halves = ["-n", "2", "--dist", "loadfile"] if set(folders) & set(HALVED) else []
+        tally.add(run_pytest(f"python-{number}", [*halves, *common], {}, []))
     return tally
 
 

@@ -160,6 +160,13 @@ def test_the_tests_of_a_framework_run_in_their_own_environment(suites, tmp_path,
     ]
 
 
+def test_two_processes_share_the_files_of_the_longest_folder(suites, monkeypatch):
+    asked = []
+    monkeypatch.setattr(suites, "run_pytest", lambda *arguments: asked.append(arguments) or suites.Tally(passed=1))
+    suites.stream(1, ["process"])
+    assert asked == [("python-1", ["-n", "2", "--dist", "loadfile", "tests/process"], {}, [])]
+
+
 def test_suites_that_wait_run_beside_builds_and_a_build_that_fails_is_a_failure(suites, monkeypatch):
     order = []
 
