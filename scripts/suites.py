@@ -38,7 +38,7 @@ RESULTS = ROOT / "build/test-results"
 HEARTBEAT_SECONDS = 30
 CTEST_TIMEOUT_SECONDS = 600  # under ThreadSanitizer the longest program took 250 s beside a build
 SUITE_TIMEOUT_SECONDS = 1800
-BUILD_TIMEOUT_SECONDS = 3600  # a build does not hang; beside tests and with cold caches it takes long
+BUILD_TIMEOUT_SECONDS = 3600  # builds and lint do not hang; beside tests and with cold caches they take long
 FRAMEWORKS = ("tensorflow", "mxnet")  # each has an environment of its own, .venv-NAME, for tests/NAME
 # Folders of Python tests that run one after the other, beside those of the other lines and all others: most tests wait.
 # The files of a folder in HALVED are shared by two processes of pytest: it would end minutes after the others.
@@ -211,7 +211,8 @@ def python(_: argparse.Namespace) -> Tally:
 def lint(_: argparse.Namespace) -> Tally:
     results = RESULTS / "lint.xml"
     results.unlink(missing_ok=True)
-    status, log = run("lint", [sys.executable, "scripts/lint", "--junit", str(results)], patient=True)
+    words = [sys.executable, "scripts/lint", "--junit", str(results)]
+    status, log = run("lint", words, timeout=BUILD_TIMEOUT_SECONDS, patient=True)
     for line in log.read_text().splitlines():
         if line.startswith("tidy: "):
             print(f"    {line}")

@@ -149,8 +149,18 @@ def asked(start, kind, losses, **options):
     return results[0][1:]
 
 
+@pytest.fixture
+def slow_links(tmp_path):
+    """Options with which links take longer than the compute of `Wide`, also where other programs keep the cores busy."""
+    key = tmp_path / "key"
+    made = subprocess.run([BUILD / "bin/deft", "keygen"], capture_output=True, text=True, check=True)
+    key.touch(mode=0o600)
+    key.write_text(made.stdout)
+    return {"encrypt_gradients": "on", "secret_file": key}
+
+
 class Wide(torch.nn.Module):
-    """Next to no compute, many gradients, all the same on all ranks: no network keeps up, and there is no noise."""
+    """Next to no compute, many gradients, all the same on all ranks, so there is no noise."""
 
     def __init__(self):
         super().__init__()
@@ -197,8 +207,8 @@ def rise_under_late_updates():
     return before, text, after
 
 
-def test_late_updates_are_accepted_at_a_steady_loss_and_taken_back_when_it_rises(start):
-    cluster = start(2, **OPTIONS, max_stale_percent=100)
+def test_late_updates_are_accepted_at_a_steady_loss_and_taken_back_when_it_rises(start, slow_links):
+    cluster = start(2, **OPTIONS, **slow_links, max_stale_percent=100)
     before, text, after = cluster.run(rise_under_late_updates)[0]
     late = before["plans"][-1]
     assert late["judgement"]["judged"] and late["judgement"]["accepted"], json.dumps(late)
@@ -251,8 +261,8 @@ def delay_adamw():
     return leader, records
 
 
-def test_other_optimizers_than_sgd_are_judged_by_the_loss_alone(start):
-    leader, records = start(2, **OPTIONS, max_stale_percent=100).run(delay_adamw)[0]
+def test_other_optimizers_than_sgd_are_judged_by_the_loss_alone(start, slow_links):
+    leader, records = start(2, **OPTIONS, **slow_links, max_stale_percent=100).run(delay_adamw)[0]
     assert sum("judged by the loss alone: AdamW" in record for record in records) == 1
     [preserver] = leader["preserver"]
     assert preserver["statistics_refused"] == 0
