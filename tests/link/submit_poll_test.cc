@@ -138,6 +138,18 @@ TEST_P(SubmitPoll, RequestsOfOnePriorityCompleteInTheirOrder) {
   });
 }
 
+// The count of each request makes up for its place in the order: no number may be made of both alone.
+TEST_P(SubmitPoll, NeighboursOfAlmostTheSameCountAreKeptApart) {
+  on_nodes(GetParam(), 2, [](std::uint32_t node, Link& link) {
+    Flights flights(link, node, 2, false);
+    for (std::size_t i = 0; i < 32; ++i) {
+      ASSERT_NO_FATAL_FAILURE(flights.submit(i, std::size_t{20'480} ^ i, 0));
+      while (flights.size() >= 3) ASSERT_NO_FATAL_FAILURE(flights.complete_one());
+    }
+    while (flights.size() > 0) ASSERT_NO_FATAL_FAILURE(flights.complete_one());
+  });
+}
+
 TEST_P(SubmitPoll, OneBeginsWhileThePeerHasNotFinishedTheOneBefore) {
   on_nodes(GetParam(), 2, [](std::uint32_t node, Link& link) {
     Flights flights(link, node, 2, false);

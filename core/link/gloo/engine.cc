@@ -29,6 +29,7 @@ void News::await_beyond(std::uint64_t known) {
 }
 
 Engine::Engine(Mesh& mesh, News& news) : mesh_(mesh), news_(news), transport_(mesh, kDepth) {
+  static_assert(kDepth <= Transport::kMostInFlight);
   const AllSignalsBlocked inherited_by_the_threads;
   reducing_ = std::thread([this] { run(to_reduce_, &InFlight::needs_reducer, &Engine::reduce_entry); });
   try {

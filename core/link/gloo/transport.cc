@@ -37,7 +37,8 @@ Range result_of(const Segmented& segmented, std::uint32_t owner, std::uint64_t r
   return segmented.gathers() ? range : Range{range.first, std::min<std::size_t>(range.count, 1)};
 }
 
-// The number of the results of one request.
+// The number of the results of one request. Its last bits differ from those of all others in flight. The rest differs, but for one
+// case of many millions, if nodes disagree about the request.
 std::uint64_t result_number(std::uint64_t index, const WorkRequest& request) {
   std::uint64_t hash = index;
   for (const std::uint64_t word :
@@ -46,7 +47,7 @@ std::uint64_t result_number(std::uint64_t index, const WorkRequest& request) {
     hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
     hash ^= hash >> 29;
   }
-  return (hash >> 35) + kWholesNumber + 1;
+  return (hash >> 38) * Transport::kMostInFlight + index % Transport::kMostInFlight + kWholesNumber + 1;
 }
 
 }  // namespace

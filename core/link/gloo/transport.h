@@ -25,6 +25,7 @@ namespace deft::link::gloo_backend {
 class Transport {
  public:
   static constexpr std::uint64_t kWindow = 4;
+  static constexpr std::uint64_t kMostInFlight = 8;  // requests
 
   // The buffers of one request for one peer.
   struct Peer {
@@ -36,7 +37,7 @@ class Transport {
   };
   using Peers = std::vector<Peer>;  // by node; this node's own is unused
 
-  // `depth`: requests in flight.
+  // `depth`: requests in flight, up to kMostInFlight.
   Transport(Mesh& mesh, std::uint64_t depth);
   ~Transport();
   Transport(const Transport&) = delete;
