@@ -151,7 +151,7 @@ def asked(start, kind, losses, **options):
 
 @pytest.fixture
 def slow_links(tmp_path):
-    """Options with which links take longer than the compute of `Wide`, also where other programs keep the cores busy."""
+    """Options with which links take longer than the compute of `Wide`, also on a busy machine."""
     key = tmp_path / "key"
     made = subprocess.run([BUILD / "bin/deft", "keygen"], capture_output=True, text=True, check=True)
     key.touch(mode=0o600)
