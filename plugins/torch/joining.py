@@ -26,7 +26,7 @@ def join(device=-1):
 
 
 class SynchronousZeros:
-    """The gradients of one optimizer while its rank has joined: as deft.joining.ZeroGradients says."""
+    """The gradients of one optimizer while its rank has joined: as deft.joining.ResidualGradients says."""
 
     def __init__(self, steps):
         self._steps = steps
@@ -39,6 +39,9 @@ class SynchronousZeros:
 
     def rounds(self):
         return self._buffer.schedule.step
+
+    def send_residuals(self, step):
+        self._buffer.arena.group.send_residuals(step)
 
     def give_zeros(self):
         buffer = self._buffer

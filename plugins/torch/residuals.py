@@ -18,8 +18,10 @@ class Residuals:
         """The next step's gradients take it along."""
         buffer = self._buffer
         if buffer.arena is not None and buffer.arena.count:
-            buffer.arena.group.send_residuals(buffer.schedule.step)
-            self._sent_in = buffer.schedule.step
+            step = buffer.schedule.step
+            buffer.arena.group.send_residuals(step)
+            buffer.process_set.session().joining.residuals_asked(buffer.name, step)
+            self._sent_in = step
 
     def codecs(self):
         """The codecs in force, if they may have left something out that no update has brought."""

@@ -124,6 +124,32 @@ def test_ranks_that_join_count_as_zero(start, policy, workers):
     assert start(2, policy=policy).run(everything, workers=workers) == [list(range(workers))] * workers
 
 
+def flush_residuals(first):
+    """Rank `first` joins after two of six steps; the gradients of the last one take along what a codec has left out.
+
+    Gives how far all updates together are from the sum of all gradients, relative to that."""
+    weight = torch.nn.Parameter(torch.zeros(256, 256))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("weight", weight)])
+    exact = torch.zeros(256, 256)
+    for step in range(2 if hvd.rank() == first else 6):
+        gradient = torch.randn(256, 256, generator=torch.Generator().manual_seed(step))
+        if step == 5:
+            optimizer.flush(residuals=True)
+        optimizer.zero_grad()
+        (weight * gradient).sum().backward()
+        optimizer.step()
+        exact += gradient * (1 if step < 2 else 0.5)  # a rank that has joined counts as zero
+    optimizer.flush()
+    hvd.join()
+    return ((weight.detach() + exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_residuals_are_sent_whoever_has_joined(start, first):
+    cluster = start(2, policy="bytescheduler", compression="topk/ratio=0.1")
+    assert cluster.run(flush_residuals, first)[1 - first] < 1e-6
+
+
 def joins_before_its_first_step():
     """The rank that joins has never declared its gradients."""
     batches_of = [0, 3, 2]

@@ -6,6 +6,7 @@ A rank that joins writes so to the job's key-value store. A rank whose collectiv
 while asks the store once. When it knows that someone has joined, it announces there what it begins, and what is under
 way: collectives, and rounds of gradients. Ranks that have joined follow the announcements of one rank, the first that
 has not joined, and begin the same with zeros. One rank is enough, since nothing ends before all ranks have begun it.
+They also ask for residuals as that rank does.
 
 Zeros are never handed over before that: a rank's gradients make the leader order their transfer, and whatever the other
 ranks do first would wait behind it for ever.
@@ -60,6 +61,13 @@ class ZeroGradients(Protocol):
         """Takes part in the next round with zeros, and drops its result."""
 
 
+class ResidualGradients(ZeroGradients, Protocol):
+    """Of an optimizer whose flush() can bring what encodings have left out."""
+
+    def send_residuals(self, step: int) -> None:
+        """The round `step`, the next one, brings them."""
+
+
 class UnusedGradients(ZeroGradients, Protocol):
     """Of an optimizer that has gone."""
 
@@ -77,6 +85,7 @@ class _Known:
     question: Any = None  # to the store, whether someone has
     under_way: dict[str, Call] = field(default_factory=dict)
     rounds: dict[str, int] = field(default_factory=dict)  # the newest round of gradients, by optimizer
+    residuals: dict[str, int] = field(default_factory=dict)  # the newest round that brings them, by optimizer
     started: collections.OrderedDict[str, int] = field(default_factory=collections.OrderedDict)  # how often, by name
     announced: int = 0
 
@@ -137,6 +146,13 @@ class Joining:
             if self._known.someone:
                 self._write({"round": [name, number]})
 
+    def residuals_asked(self, name: str, number: int) -> None:
+        """The next round of these gradients brings the residuals. Rank 0 tells the leader, also if it has joined."""
+        with self.lock:
+            self._known.residuals[name] = number
+            if self._known.someone:
+                self._write({"residuals": [name, number]})
+
     def ended(self, name: str) -> None:
         with self.lock:
             self._known.under_way.pop(name, None)
@@ -153,6 +169,9 @@ class Joining:
                 self._announce_all()
 
     def _announce_all(self) -> None:
+        for name, number in self._known.residuals.items():
+            if number >= self._known.rounds.get(name, number):
+                self._write({"residuals": [name, number]})
         for name, number in self._known.rounds.items():
             self._write({"round": [name, number]})
         for call in self._known.under_way.values():
@@ -253,10 +272,17 @@ class _Follower:
         said = json.loads(answer)
         if "joined" in said:
             self._rank, self._number = self._rank + 1, 0
+        elif "residuals" in said:
+            self._send_residuals(*said["residuals"])
         elif "round" in said:
             self._give_zeros(*said["round"])
         elif self._session.joining.starts_of(said["call"][1]) < said["start"]:
             self._start(Call(*said["call"]))
+
+    def _send_residuals(self, name: str, number: int) -> None:
+        one: Any = self._gradients.get(name)  # ResidualGradients
+        if one is not None and one.rounds() <= number:
+            one.send_residuals(number)
 
     def _give_zeros(self, name: str, number: int) -> None:
         one = self._gradients.get(name)
