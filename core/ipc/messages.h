@@ -41,6 +41,7 @@ namespace deft::ipc {
 inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
 inline constexpr std::uint32_t kProtocolVersion = 6;
 inline constexpr std::size_t kMaxMessageBytes = 65536;
+inline constexpr std::uint32_t kMaxWorld = 16000;     // ranks: WELCOME names the node of each, in one message
 inline constexpr std::size_t kMaxNameBytes = 1024;    // the name of a tensor, of a collective, or a key of the store
 inline constexpr std::size_t kMaxJobNameBytes = 255;  // the name of a job or group, or the leader's address
 inline constexpr std::size_t kMaxTermsBytes = 512;    // what callers of a collective must agree on

@@ -50,6 +50,11 @@ Result<std::vector<shm::Record>> plan_records(const wire::PlanOrder& order, cons
     ++head.tensors;
   }
   if (open != nullptr) add_records(head, *open, records);
+  if (records.size() > kMostPlanRecords)
+    return fail(ErrorKind::kInvalid,
+                "the plan is " + std::to_string(records.size()) + " records long, and " +
+                    std::to_string(kMostPlanRecords) + " is the most",
+                "give DEFT_PLAN shorter cycles, or the same cycle to tensors that follow each other");
   return records;
 }
 

@@ -18,8 +18,8 @@ tl::unexpected<Error> too_many(const char* field, std::uint32_t value, std::uint
 }
 
 Result<void> check_place(const ipc::Hello& hello) {
-  if (hello.world > wire::kMaxWorld)
-    return too_many("the world's size", hello.world, wire::kMaxWorld, "check WORLD_SIZE");
+  if (hello.world > ipc::kMaxWorld)
+    return too_many("the world's size", hello.world, ipc::kMaxWorld, "check WORLD_SIZE");
   if (hello.local_size > wire::kMaxLocalSize)
     return too_many("the local size", hello.local_size, wire::kMaxLocalSize, "check LOCAL_WORLD_SIZE");
   if (hello.world == 0 || hello.rank >= hello.world)

@@ -110,6 +110,7 @@ void WorkerSession::make_rings(RingsMade made) {
 }
 
 Result<void> WorkerSession::welcome(const JobStart& start) {
+  static_assert(ipc::kMaxWorld * sizeof(std::uint32_t) < ipc::kMaxMessageBytes - sizeof(ipc::Welcome));
   auto rings = RingPump::open(reactor_, memory_.rings(), {daemon_epoch_, start.heartbeat_us},
                               {[this](const shm::Record& record) {
                                  run_for(job_, "a worker's record", [&] {

@@ -79,8 +79,8 @@ std::vector<LinkAddress> read_links(const google::protobuf::RepeatedPtrField<pro
   checks.size(static_cast<std::size_t>(from.size()), 0, kMaxLinks, at);
   for (int i = 0; i < from.size() && !checks.failed(); ++i) {
     const Field item{at.parent, at.name, i};
-    links.push_back({checks.name(from[i].name(), {&item, "name"}, kMaxNameBytes),
-                     checks.text(from[i].address(), {&item, "address"}, kMaxNameBytes)});
+    links.push_back({checks.name(from[i].name(), {&item, "name"}, kMaxLongNameBytes),
+                     checks.text(from[i].address(), {&item, "address"}, kMaxLongNameBytes)});
   }
   return links;
 }

@@ -34,13 +34,14 @@ namespace deft::daemon::wire {
 inline constexpr std::uint32_t kControlVersion = 6;
 
 // Limits of the content of messages. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
-inline constexpr std::uint32_t kMaxWorld = 1 << 20;     // ranks of a job
-inline constexpr std::uint32_t kMaxLocalSize = 4096;    // ranks of a node
-inline constexpr std::size_t kMaxNameBytes = 255;       // of jobs, hosts, links, groups, settings, versions
-inline constexpr std::size_t kMaxLongNameBytes = 4096;  // of tensors, and of collectives, which are named after tensors
-inline constexpr std::size_t kMaxTextBytes = 64 << 10;  // of a text for people, or of a setting's value
-inline constexpr std::size_t kMaxLinks = 256;           // of a job
-inline constexpr std::uint32_t kMaxGroups = 1024;       // of a job, at a time
+inline constexpr std::uint32_t kMaxWorld = 1 << 20;   // ranks of a job
+inline constexpr std::uint32_t kMaxLocalSize = 4096;  // ranks of a node
+inline constexpr std::size_t kMaxNameBytes = 255;     // of jobs, hosts, groups, settings, versions
+// Of tensors, and of collectives, which are named after tensors; of links, of which some name many servers; of a job's token.
+inline constexpr std::size_t kMaxLongNameBytes = 4096;
+inline constexpr std::size_t kMaxTextBytes = 64 << 10;      // of a text for people, or of a setting's value
+inline constexpr std::size_t kMaxLinks = 256;               // of a job
+inline constexpr std::uint32_t kMaxGroups = 1024;           // of a job, at a time
 inline constexpr std::uint32_t kMaxGroupNumbers = 1 << 16;  // traces have 16 bits for one; a number is never used again
 inline constexpr std::size_t kMaxSettings = 256;
 inline constexpr std::size_t kMaxStoreKeyBytes = 1024;

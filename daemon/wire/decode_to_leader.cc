@@ -54,7 +54,7 @@ Result<ToLeader> LeaderMessageReader::join(const proto::Join& from) {
   to.deft_version = checks_.name(from.deft_version(), {&at, "deft_version"}, kMaxNameBytes);
   to.world = checks_.at_most(from.world(), kMaxWorld, {&at, "world"});
   to.user = from.user();
-  to.token = checks_.text(from.token(), {&at, "token"}, kMaxNameBytes);
+  to.token = checks_.text(from.token(), {&at, "token"}, kMaxLongNameBytes);
   to.ranks = read_ranks(from.ranks(), to.world, {&at, "ranks"}, checks_);
   checks_.size(static_cast<std::size_t>(from.settings_size()), 0, kMaxSettings, {&at, "settings"});
   for (int i = 0; i < from.settings_size() && !checks_.failed(); ++i) {

@@ -265,6 +265,18 @@ TEST(Codec, ATimeThatIsNoNumberIsRefused) {
   EXPECT_TRUE(refused_by_leader(statistics).starts_with("gradient_statistics.target: "));
 }
 
+TEST(Codec, ALinkMayNameManyServers) {
+  auto join = std::get<wire::Join>(samples::messages_to_leader().front());
+  const auto refused = [&](std::size_t servers) {
+    join.links.front().name = "ps:";
+    for (std::size_t i = 0; i < servers; ++i)
+      join.links.front().name += "server" + std::to_string(i) + ".cluster:7701,";
+    return refused_by_leader(join, samples::leader_facts(false));
+  };
+  EXPECT_EQ(refused(100), "");
+  EXPECT_NE(refused(400).find("join.links[0].name: "), std::string::npos) << refused(400);
+}
+
 TEST(Codec, TimesOfCodecsAreOfTheJobsCodecsAndOnlyOnce) {
   const auto refused = [](const wire::CodecTime& first, const wire::CodecTime& second = {2, 8, 1, 1}) {
     return refused_by_leader(wire::StepTime{1200, {first, second}});

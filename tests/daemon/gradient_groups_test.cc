@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "daemon/leader/leader.h"
+#include "daemon/node/plan_records.h"
 #include "tests/daemon/fake_node.h"
 
 namespace deft::daemon {
@@ -222,6 +223,23 @@ TEST_F(Groups, ANodeWithoutTheLeaderNeedsNoScheduler) {
 TEST_F(Groups, APlanOfAnUnknownGroupIsRefused) {
   wire::PlanOrder order;
   EXPECT_FALSE(groups.follow(order));
+}
+
+TEST_F(Groups, APlanOfMoreRecordsThanAWorkerTakesAtOnceIsRefused) {
+  agree();
+  wire::PlanOrder order{.group = 0, .epoch = 1};
+  const auto lasts = [&](std::uint32_t steps) {
+    order.plan.period_steps = steps;
+    order.plan.generations.clear();
+    for (std::uint32_t step = 0; step < steps; ++step) order.plan.generations.push_back({step, step, step + 1});
+    return groups.follow(order);
+  };
+  ASSERT_TRUE(lasts(kMostPlanRecords - 1));
+  EXPECT_EQ(first.records.size(), kMostPlanRecords);
+  const auto longer = lasts(kMostPlanRecords);
+  ASSERT_FALSE(longer);
+  EXPECT_EQ(longer.error().what, "the plan is 60001 records long, and 60000 is the most");
+  EXPECT_EQ(first.records.size(), kMostPlanRecords);
 }
 
 TEST_F(Groups, MessagesAreCheckedAgainstWhatIsDeclaredAndAgreed) {

@@ -42,13 +42,13 @@ TEST(Hello, AWorkerThatTellsTheTruth) {
 
 TEST(Hello, TheLargestJobIsTakenAndNoneAboveIt) {
   Said said;
-  said.numbers.world = wire::kMaxWorld;
+  said.numbers.world = ipc::kMaxWorld;
   said.numbers.local_size = wire::kMaxLocalSize;
   EXPECT_EQ(refusal(said), "");
   ++said.numbers.local_size;
   EXPECT_EQ(refusal(said), "the local size is 4097, more than 4096");
   ++said.numbers.world;
-  EXPECT_EQ(refusal(said), "the world's size is 1048577, more than 1048576");
+  EXPECT_EQ(refusal(said), "the world's size is 16001, more than 16000");
 }
 
 TEST(Hello, ARankOutsideItsWorldIsNamed) {
