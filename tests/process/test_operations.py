@@ -32,6 +32,14 @@ except deft.DeftError as error:
     say(error)
 """
 
+INTERRUPTED = """
+import deft
+try:
+    deft.open()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
 STUBBORN = """
 say("here")
 try:
@@ -53,6 +61,15 @@ def deftd(*words: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [BUILD / "bin/deftd", *words], capture_output=True, text=True, timeout=60, env=clean_environment()
     )
+
+
+def test_ctrl_c_ends_a_worker_that_waits_for_the_others():
+    with Cluster(timeout="600s") as cluster:
+        worker = cluster.start_program(INTERRUPTED, 0, 2)
+        wait_until(lambda: cluster.status()["jobs"], what="the job's first worker")
+        worker.send_signal(signal.SIGINT)
+        assert worker.communicate(timeout=60) == ("interrupted\n", "")
+        wait_until(lambda: not cluster.status()["jobs"], what="the end of the job")
 
 
 def test_a_daemon_that_drains_takes_no_new_jobs_and_the_running_one_ends_well():

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 
 from deft import _native
 from deft._native import EINVALID, DeftError, call, call_back, lib, wait
+from deft.interruptible import interruptible
 from deft.joining import Call, Joining
 from deft.names_in_flight import NamesInFlight
 from deft.stage_reporters import StageReporters
@@ -469,16 +470,20 @@ def _close_all() -> None:
 
 
 def open(**options: object) -> Session:
-    """Attaches to this node's daemon and blocks until all workers of the job have come.
+    """Attaches to this node's daemon and blocks until all workers of the job have come, or a signal's handler raises.
 
     `options` win over the DEFT_* variables, for instance open(job="a", timeout="3s")."""
     texts = [f"{name}={_text(value)}".encode() for name, value in options.items()]
+    session = Session(interruptible(lambda: _attached(texts), undo=lib.deft_close))
+    _sessions.add(session)
+    return session
+
+
+def _attached(texts: list[bytes]) -> c_void_p:
     given = (c_char_p * (len(texts) + 1))(*texts, None)
     handle = c_void_p()
     call(lib.deft_open, ctypes.cast(given, ctypes.POINTER(c_char_p)), byref(handle))
-    session = Session(handle)
-    _sessions.add(session)
-    return session
+    return handle
 
 
 def _text(value: object) -> str:
