@@ -12,14 +12,18 @@ uses the arrays afterwards waits inside the engine until done(None) or done(erro
 error goes with the arrays, as MXNet's own do: who waits for them, or for what was computed from them, gets MXNetError.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
 import itertools
+import os
 import threading
+import time
 from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_int, c_int32, c_void_p
 
 from deft import DeftError
+from deft.session import has_failed
 
 from .importing import mxnet as mx
 
@@ -55,6 +59,10 @@ _end_error.argtypes, _end_error.restype = [c_void_p], None
 _one_error_at_a_time = threading.Lock()  # MXNet keeps errors in a list without a lock
 _numbers = itertools.count(1)
 _operations = {}  # (start, ended) by number, until the engine has forgotten the operation
+_starting = set()  # numbers of those in whose start() a thread is
+_changed = threading.Condition()  # of these two
+_EXIT_S = 10
+_RETURN_S = 0.02  # more than a thread needs to leave Python after its last word
 
 
 class _Done:
@@ -80,18 +88,55 @@ class _Done:
 
 @_START
 def _start(_run_context, on_complete, number):
+    _starting.add(number)
     done = _Done(on_complete.contents)
     try:
         _operations[number][0](done)
     except Exception as error:  # the engine's thread cannot raise; whoever waits for the arrays does
         done(error)
+    finally:
+        with _changed:
+            _starting.remove(number)
+            _changed.notify_all()
 
 
 @_FORGET
 def _forget(number):
-    _, ended = _operations.pop(number)
-    if ended is not None:
-        ended()
+    _, ended = _operations[number]
+    try:
+        if ended is not None:
+            ended()
+    finally:
+        with _changed:
+            del _operations[number]
+            _changed.notify_all()
+
+
+def wait_for_threads():
+    """Waits, for a while, until no thread of the engine is in these functions or comes to them.
+
+    A thread that wants Python's lock when the interpreter ends would abort the process."""
+    with _changed:
+        had_some = bool(_operations or _starting)
+        _changed.wait_for(lambda: not _operations and not _starting, _EXIT_S)
+    if had_some:
+        time.sleep(_RETURN_S)
+
+
+@atexit.register
+def _at_exit():
+    if not has_failed():  # otherwise the other ranks are to hear of it at once
+        wait_for_threads()
+
+
+def _after_fork():
+    global _changed
+    _changed = threading.Condition()
+    _operations.clear()
+    _starting.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _handles(arrays):

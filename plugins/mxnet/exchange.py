@@ -127,6 +127,7 @@ class Sums:
                 view.wait_to_read()
             except mx.base.MXNetError as error:
                 lost = error
+        engine.wait_for_threads()  # the process may end now
         if lost is not None:
             raise DeftError(ELOST, f"sums of the last step are lost: {lost}") from lost
 
