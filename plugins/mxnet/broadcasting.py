@@ -43,7 +43,7 @@ def _broadcast_when_initialized(param, root_rank, name, process_set):
     initialize = param._init_impl
 
     def initialize_and_broadcast(self, *arguments):
-        del param._init_impl  # MXNet calls it again when a parameter moves to another device
+        param.__dict__.pop("_init_impl", None)  # MXNet calls it again when a parameter moves to another device
         initialize(*arguments)
         broadcast_(self.data(), root_rank, f"parameter.{name}", process_set=process_set)
 

@@ -18,7 +18,7 @@ from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum, Average, Sum, choose_op
 
 from . import engine, join_watch
-from .exchange import write
+from .exchange import require_nd, write
 from .importing import mxnet as mx
 
 _ALL = global_process_set
@@ -28,6 +28,7 @@ _STAND_INS = {"int8": np.int32, "bool": np.uint8}  # what MXNet cannot place in 
 
 def _staged(tensor):
     """Memory for the tensor's values, as numpy array and as NDArray."""
+    require_nd(tensor)
     dtype = np.dtype(tensor.dtype)
     array = np.empty(tensor.shape, _STAND_INS.get(dtype.name, dtype))
     return array, engine.view_of(array)
@@ -233,6 +234,8 @@ def grouped_allgather(tensors, name=None, priority=0, process_set=_ALL):
 
 
 def _all_gathered(tensors, names, process_set):
+    for tensor in tensors:
+        require_nd(tensor)
     gathers = [arrays.Gather(tensor.asnumpy(), name, process_set) for tensor, name in zip(tensors, names)]
     for gather in gathers:
         gather.begin_data()
@@ -245,6 +248,7 @@ def alltoall(tensor, splits=None, name=None, priority=0, process_set=_ALL):
 
     Gives the received rows in the order of ranks, and if `splits` is given also how many came from each rank.
     """
+    require_nd(tensor)
     array, size = tensor.asnumpy(), process_set.size()
     if splits is None:
         shares = np.full(size, len(array) // size)

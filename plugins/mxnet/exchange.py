@@ -46,7 +46,7 @@ class Sums:
 
     def take_in(self, index, array):
         view = self.views[index]
-        if array.dtype != view.dtype or array.size == 0:
+        if (array.dtype, array.context) != (view.dtype, view.context) or array.size == 0:
             return False
         array.copyto(view)
         place = view.detach()  # a handle of its own for the memory of the view
@@ -153,10 +153,11 @@ class Exchange:
         self._names = [one.name for one in gradients]
         self._scaling = scaling
         self._rounds_pushed = 0
+        self.older_graphs = None  # than the move of gradients into the arena
         weakref.finalize(self, Sums.retire, self._sums).atexit = False
 
     def take_in(self, index, gradient):
-        """Moves an array into the arena: pushing it then copies nothing. False: it stays, because the dtypes differ.
+        """Moves an array into the arena: pushing it then copies nothing. False: it stays, as dtypes or devices differ.
 
         The array remains the same object, and outlives the arena. What else refers to its old memory, as autograd does,
         keeps that."""
@@ -203,8 +204,17 @@ def write(source, target, factor=1.0):
         (source.astype(target.dtype) * factor).copyto(target)
 
 
+def require_nd(tensor):
+    if isinstance(tensor, mx.np.ndarray):
+        raise TypeError(
+            "deft.mxnet takes arrays of mx.nd, and this is one of mx.np: call its as_nd_ndarray(), and train without "
+            "npx.set_np()"
+        )
+
+
 def describe(name, tensor, chosen):
     """The gradient `name` of an NDArray like `tensor`. `chosen`: what choose_compression() gave."""
+    require_nd(tensor)
     compressor, codec = chosen
     dtype = np.dtype(tensor.dtype)
     return GradientSpec(name, dtype, tensor.shape, compressor.wire_dtype(dtype) if compressor else dtype, codec)

@@ -15,6 +15,7 @@ from .collectives import allreduce_into
 from .engine import mxnet_errors
 from .exchange import Exchange, describe
 from .importing import mxnet as mx
+from .old_memory import OlderGraphs
 from .optimizer import DistributedOptimizer
 
 
@@ -105,6 +106,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._sum_trained()
         else:
             self._refuse_unfrozen()
+            self._refuse_older_graphs()
         are_kept = self._settle_stale()
         gradients = list(map(_gradient, self._summed, are_kept))
         if self._exchange is None and all_are_here(f"mxnet.{self._number}", self._process_set):
@@ -142,6 +144,12 @@ class DistributedTrainer(mx.gluon.Trainer):
                     "DistributedTrainer"
                 )
 
+    def _refuse_older_graphs(self):
+        """In the second step alone: then their memory, as much as the gradients have, is free again."""
+        older, self._exchange.older_graphs = self._exchange.older_graphs, None
+        if older is not None:
+            older.refuse_late()
+
     def _sum(self, position, gradient, is_kept):
         """gradient = the sum of all ranks' gradients; is_kept: whether somebody wants it."""
         if self._exchange is not None:
@@ -163,14 +171,10 @@ class DistributedTrainer(mx.gluon.Trainer):
 
     def _take_in(self, gradients):
         """Backward writes into the arena from now on."""
+        self._exchange.older_graphs = older = OlderGraphs()
         for position, (param, gradient) in enumerate(zip(self._summed, gradients)):
-            if param.grad_req == "null" or gradient is not param.list_grad()[0]:
-                continue
-            data = param.list_data()[0]
-            is_fresh = data._fresh_grad
-            if self._exchange.take_in(position, gradient):
-                mx.autograd.mark_variables([data], [gradient], param.grad_req)
-                data._fresh_grad = is_fresh
+            if param.grad_req != "null" and gradient is param.list_grad()[0]:
+                older.take_in(self._exchange, position, param)
 
     def _names(self):
         """Numbers, since gluon's counters of names depend on which other blocks a rank has made."""
