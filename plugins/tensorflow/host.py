@@ -11,7 +11,7 @@ import threading
 from deft import DeftError
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_util, control_flow_v2_func_graphs
 
 _ERRORS = {  # by DEFT_E* of deft.h
     1: tf.errors.InvalidArgumentError,
@@ -77,6 +77,22 @@ def _order_variable():
         return _order[0]
 
 
+_CONTROL_FLOW = (
+    control_flow_v2_func_graphs.CondBranchFuncGraph,
+    control_flow_v2_func_graphs.WhileCondFuncGraph,
+    control_flow_v2_func_graphs.WhileBodyFuncGraph,
+)
+
+
+def _taken_into(graph, tensor):
+    """An eager tensor as `graph` may use it: a branch or a loop takes it from the graph around. By itself TensorFlow
+    would take it from eager mode, which in the gradient of a branch or a loop is an error."""
+    if not isinstance(graph, _CONTROL_FLOW):
+        return tensor
+    with graph.outer_graph.as_default():
+        return graph.outer_graph.capture(_taken_into(graph.outer_graph, tensor))
+
+
 def _in_order(call):
     """What call() gives, tensors of a stateful operation that comes behind all earlier ones and before all later ones.
 
@@ -85,7 +101,7 @@ def _in_order(call):
     """
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return call()
-    order = _order_variable().handle
+    order = _taken_into(tf.compat.v1.get_default_graph(), _order_variable().handle)
     with tf.control_dependencies([tf.raw_ops.ReadVariableOp(resource=order, dtype=tf.int32)]):
         results = call()
     with tf.control_dependencies(results):

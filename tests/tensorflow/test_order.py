@@ -77,6 +77,43 @@ def test_a_gradient_through_nested_calls_needs_no_gradient_of_their_order():
     np.testing.assert_allclose(gradient(tf.constant(1.0)), 2.0 + 2 * 4.0 * 3.0)
 
 
+def test_gradients_of_branches_and_loops_run_in_the_order_of_the_program():
+    ran, variable = [], tf.Variable(1.0)
+
+    def call(name, x):
+        def note(array):
+            ran.append(name)
+            return [array * 2]
+
+        return on_host(note, [x], [tf.float32], [()])[0]
+
+    def of(name, x):
+        @tf.custom_gradient
+        def named(x):
+            return call(name, x), lambda upstream: call(f"{name} back", upstream)
+
+        return named(x)
+
+    def branch(x):
+        return tf.cond(x > 0, lambda: of("second", of("first", x * variable)), lambda: x)
+
+    def loop(x):
+        return tf.while_loop(lambda count, _: count < 2, lambda count, y: (count + 1, branch(y)), [0, x])[1]
+
+    for repeated, nested in ((1, branch), (2, loop), (1, tf.function(branch))):
+
+        @tf.function
+        def gradient(x, nested=nested):
+            with tf.GradientTape() as tape:
+                loss = of("end", nested(x))
+            return tape.gradient(loss, variable)
+
+        ran.clear()
+        assert gradient(tf.constant(1.0)) == repeated * 2.0 * 4**repeated
+        forward = ["first", "second"] * repeated
+        assert ran == [*forward, "end", "end back", *(f"{name} back" for name in reversed(forward))]
+
+
 def test_small_gradients_go_with_the_next_ones():
     """A call of Python costs as much as many bytes. Each gradient goes once, the last one first."""
     floats = [10, 1 << 16, 3, 5, 1 << 20, 7, 1 << 15, 1 << 15, 1]
