@@ -29,8 +29,9 @@ from deft.session import finish_all
 from deft.world import depend
 
 import tensorflow as tf
+from tensorflow.python.eager import record
 
-from .collectives import grouped_allreduce, shape_of_rows
+from .collectives import allgather, grouped_allreduce, shape_of_rows
 from .host import on_host
 
 _WORTH_A_CALL_BYTES = 256 << 10
@@ -275,23 +276,38 @@ class Averager:
         return _OfVariables(_groups, self._owner, process_set, variables, kind, make)
 
     def _average_dense(self, gradients, variables, tokens, loss_scale):
-        """Gradients are handed over as soon as backward has them, in any order: only the first call is in order."""
         specs = self._specs(variables)
         scales = [None if spec.wire == np.float16 else loss_scale for spec in specs]  # float16 needs the scale
+        given = [
+            _without_scale(tf.cast(gradient, variable.dtype), scale)
+            for gradient, variable, scale in zip(gradients, variables, scales)
+        ]
         group = self._group_of(variables, specs)
-        begun = on_host(functools.partial(_begun, group), tokens, [tf.int32], [()])
-        handed = []
-        for run in runs(specs):
-            hand_over = functools.partial(_handed_over, group, run)
-            given = [_without_scale(tf.cast(gradients[i], variables[i].dtype), scales[i]) for i in run]
-            handed += on_host(hand_over, [*given, *begun], [tf.int32], [()], ordered=False)
-        averages = on_host(
-            lambda *_: group.now().collect(),
-            handed,
-            [tf.as_dtype(variable.dtype) for variable in variables],
-            [variable.shape for variable in variables],
-        )
+        averages = self._differentiable(functools.partial(_exchanged, group, specs, tokens), self._reduced)(*given)
         return [_with_scale(*pair) for pair in zip(averages, scales)]
+
+    def _differentiable(self, function, gradient):
+        """`function` of tensors, whose gradients gradient(tensors, upstreams) gives. A graph may get a tape around it
+        later, and nobody asks for gradients of what an optimizer averages."""
+        if self._owner is not None or (tf.executing_eagerly() and not record.could_possibly_record()):
+            return function
+
+        @tf.custom_gradient
+        def differentiable(*tensors):
+            return function(*tensors), lambda *upstreams: gradient(tensors, upstreams)
+
+        return differentiable
+
+    def _reduced(self, _tensors, upstreams):
+        return grouped_allreduce(list(upstreams), op=self._op, process_set=self._process_set)
+
+    def _own_rows(self, values, upstreams):
+        """Of the reduced gradients of gathered rows."""
+        counts = tf.reshape(tf.stack([tf.shape(one, tf.int64)[0] for one in values]), [1, -1])
+        counts, rank = allgather(counts, process_set=self._process_set), self._process_set.rank()
+        firsts = tf.reduce_sum(counts[:rank], 0)
+        reduced = self._reduced(values, upstreams)
+        return [one[firsts[i] : firsts[i] + counts[rank, i]] for i, one in enumerate(reduced)]
 
     def _start_sparse(self, slices, variables):
         """Tells all ranks how many rows each has; the rows follow in _finish_sparse."""
@@ -303,15 +319,30 @@ class Averager:
         return gathers, on_host(lambda *arrays: gathers.now().start(*arrays), inputs, [tf.int32], [()])
 
     def _finish_sparse(self, slices, gathers, tokens):
-        pairs = [(one.values, one.indices) for one in slices]
-        dtypes = [tensor.dtype for pair in pairs for tensor in pair]
-        shapes = [shape_of_rows(tensor) for pair in pairs for tensor in pair]
+        tensors = [tensor for one in slices for tensor in (one.values, one.indices)]
+        dtypes, shapes = [tensor.dtype for tensor in tensors], [shape_of_rows(tensor) for tensor in tensors]
         arrays = on_host(lambda *_: gathers.now().finish(), tokens, dtypes, shapes)
         factor = 1.0 if self._op is Sum else 1.0 / self._process_set.size()
+
+        def gathered(*_values):
+            return tuple(_scaled_rows(values, factor) for values in arrays[::2])
+
+        values = self._differentiable(gathered, self._own_rows)(*tensors[::2])
         return [
-            tf.IndexedSlices(_scaled_rows(values, factor), indices, one.dense_shape)
-            for values, indices, one in zip(arrays[::2], arrays[1::2], slices)
+            tf.IndexedSlices(values_of_all, indices, one.dense_shape)
+            for values_of_all, indices, one in zip(values, arrays[1::2], slices)
         ]
+
+
+def _exchanged(group, specs, tokens, *gradients):
+    """Gradients are handed over as soon as backward has them, in any order: only the first call is in order."""
+    begun = on_host(functools.partial(_begun, group), tokens, [tf.int32], [()])
+    handed = []
+    for run in runs(specs):
+        hand_over = functools.partial(_handed_over, group, run)
+        handed += on_host(hand_over, [*(gradients[i] for i in run), *begun], [tf.int32], [()], ordered=False)
+    dtypes = [gradient.dtype for gradient in gradients]
+    return tuple(on_host(lambda *_: group.now().collect(), handed, dtypes, [spec.shape for spec in specs]))
 
 
 def _without_scale(gradient, scale):

@@ -35,7 +35,7 @@ def _exchange(tensor, splits, name, process_set):
     def exchanged(given, shares):
         def gradient(upstream, _counts):
             back = None if name is None else name + ".gradient"
-            return _exchange(upstream, counts, back, process_set)[0], None
+            return _exchange(tf.convert_to_tensor(upstream), counts, back, process_set)[0], None
 
         received, counts = on_host(
             lambda array, numbers: exchange_rows(array, numbers, name, process_set),

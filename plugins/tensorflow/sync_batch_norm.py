@@ -19,7 +19,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     def __init__(self, fused=False, **options):
         if fused is not False:
             raise ValueError("SyncBatchNormalization does not support fused=True")
-        super().__init__(**{"name": "sync_batch_normalization", **options})
+        super().__init__(**options)
 
     def _moments(self, inputs, mask):
         """What Keras normalizes by."""
