@@ -27,8 +27,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from .arena import Arena
 from .frames import frames_of
-from .gradient_buffer import is_nested
 from .hooks import current_task
+from .nested_backward import is_nested
 
 _BACKWARD = torch.autograd.backward.__code__
 _UNKNOWN = object()  # a backward that began elsewhere

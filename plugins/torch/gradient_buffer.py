@@ -17,11 +17,10 @@ import torch
 from . import hooks
 from .arena import Arena
 from .device import device_of
-from .frames import runs
 from .gradient import GradientVersions
+from .nested_backward import call_in_outermost, is_nested
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
-_PYTHON_BACKWARD = torch.autograd.function.BackwardCFunction.apply.__code__
 
 
 class GradientBuffer:
@@ -149,11 +148,17 @@ class GradientBuffer:
         )
 
     def _end_backward(self):
-        """Completes the generation, unless this backward is nested in another one (activation checkpointing)."""
-        if self.round.phase is not Phase.OPEN or (not self.round.all_handed() and is_nested()):
+        """Completes the generation. A backward that is nested in another one leaves that to the outermost."""
+        if self.round.phase is not Phase.OPEN:
+            return
+        if not self.round.all_handed() and is_nested():
+            call_in_outermost(self._queue_end)
             return
         self.task = -1
         self.listener.backward_ends()
+
+    def _queue_end(self):
+        _queue_callback(self._end_backward)
 
     # ---- the declaration
 
@@ -184,8 +189,3 @@ class GradientBuffer:
         make = hooks.handing_over if self.round.passes == 1 else hooks.accumulating
         self._hooks = [hooks.install(g.param, make(self, g)) for g in self.gradients]
         self._hooks += [hooks.install(g.param, hooks.noting_sparse(self)) for g in self.sparse]
-
-
-def is_nested():
-    """Whether this runs inside the Python backward of an autograd function: then another backward is under way."""
-    return runs(_PYTHON_BACKWARD)
