@@ -14,6 +14,7 @@ import weakref
 
 from deft.gradient_round import Phase
 
+from .hooks import current_task
 from .ownership import Attachment
 from .scaling import refuse_torch_scalers, scale_under_way
 from .schedulers import let_schedulers_count_updates
@@ -113,7 +114,8 @@ class DelayedStep:
 
     def show_averages(self):
         """Somebody looks at the optimizer between backward() and step()."""
-        if self.buffer.round.phase is Phase.HANDED:
+        phase = self.buffer.round.phase
+        if phase is Phase.HANDED or (phase is Phase.OPEN and current_task() < 0):
             self.synchronize()
 
     def release(self):
@@ -137,7 +139,10 @@ class DelayedStep:
             self.stages.backward_begins()
 
     def backward_ends(self):
-        self.buffer.complete(expose=False)
+        if self.buffer.round.amid_passes():
+            self.buffer.leave_open()
+        else:
+            self.buffer.complete(expose=False)
 
     # ---- one step
 

@@ -144,6 +144,7 @@ class GradientVersions:
 
     def __init__(self):
         self._noted = {}  # gradient -> (weak reference to p.grad, its version), or None if it had none
+        self._held = {}  # the same, of those that were handed over in a generation that is not complete
         self._averaged = False
 
     def note(self, gradients, averaged=False):
@@ -152,8 +153,20 @@ class GradientVersions:
         self._noted = {g: None if grad is None else (weakref.ref(grad), grad._version) for g, grad in grads}
         self._averaged = averaged
 
+    def hold(self, gradients):
+        """These are handed over, and further backwards of the step make others."""
+        grads = ((gradient, gradient.param.grad) for gradient in gradients)
+        self._held = {g: (weakref.ref(grad), grad._version) for g, grad in grads if grad is not None}
+
+    def changed_while_held(self):
+        """The name of a gradient that was changed in place since hold(); None if none was."""
+        for gradient, held in self._held.items():
+            if _changes(gradient, held):
+                return gradient.name
+        return None
+
     def forget(self):
-        self._noted = {}
+        self._noted, self._held = {}, {}
 
     def changed(self):
         """The name of a gradient that was changed since note(); None if none was."""
@@ -192,7 +205,11 @@ class GradientVersions:
 
     def _changes(self, gradient):
         """How often p.grad was changed since note(); None if it is another tensor, or had none."""
-        grad, noted = gradient.param.grad, self._noted.get(gradient)
-        if grad is None or noted is None or noted[0]() is not grad:
-            return None
-        return grad._version - noted[1]
+        return _changes(gradient, self._noted.get(gradient))
+
+
+def _changes(gradient, noted):
+    grad = gradient.param.grad
+    if grad is None or noted is None or noted[0]() is not grad:
+        return None
+    return grad._version - noted[1]

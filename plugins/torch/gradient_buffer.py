@@ -69,15 +69,24 @@ class GradientBuffer:
             return
         if self.round.phase is Phase.IDLE:
             self.listener.generation_begins(with_backward=False)
+        _refuse_early_change(self.versions.changed_while_held())
         appeared = self._declare() if self.arena is None else ()
         for place in self.round.missing():
             gradient = self.gradients[place]
             self.writer.hand_in(gradient, expose, self.versions.holds_average(gradient))
         for gradient in appeared:
             self.round.marks[gradient.place] = HANDED
+        self.round.restart_passes()
         self.round.phase = Phase.HANDED
+        self.versions.hold(())
         if not expose:
             self.versions.note(self.gradients)
+
+    def leave_open(self):
+        """Some parameters are amid their passes: further backwards may come before step() completes the generation."""
+        amid = set(self.round.amid_passes())
+        seen = [self.gradients[index] for index in self._order.appeared() if index not in amid]
+        self.versions.hold(seen if self.arena is None else self.produced())
 
     def used(self):
         """The averages are applied or dropped: the next backward begins a new generation."""
@@ -122,6 +131,7 @@ class GradientBuffer:
         passes = self._order.saw(index, sparse)
         if passes > self.round.passes:
             self.refuse(gradient)
+        self.round.counts[index] = passes % self.round.passes
         if passes == self.round.passes and self.task != hooks.current_task():
             self.begin_backward()
 
@@ -164,7 +174,7 @@ class GradientBuffer:
 
     def _declare(self):
         """All ranks declare in the order in which rank 0's gradients appeared. Gives the dense ones that did here."""
-        known = self.gradients
+        known, amid = self.gradients, set(self.round.amid_passes())
         agreed = self._order.agree(self.process_set.session(), f"{self.name}.order")
         sparse = set(agreed.sparse)
         self.sparse = [known[index] for index in agreed.sparse]
@@ -182,10 +192,20 @@ class GradientBuffer:
         self.writer.attach(self.arena, self.gradients)
         self.round.resize(len(self.gradients))
         self._install_hooks()
-        return [known[index] for index in self._order.appeared() if index not in sparse]
+        return [known[index] for index in self._order.appeared() if index not in sparse and index not in amid]
 
     def _install_hooks(self):
         hooks.remove_all(self._hooks)
         make = hooks.handing_over if self.round.passes == 1 else hooks.accumulating
         self._hooks = [hooks.install(g.param, make(self, g)) for g in self.gradients]
         self._hooks += [hooks.install(g.param, hooks.noting_sparse(self)) for g in self.sparse]
+
+
+def _refuse_early_change(name):
+    """`name`: of a gradient that was changed after it was handed over, or None."""
+    if name is not None:
+        raise RuntimeError(
+            f"the gradient of {name} was changed between backward() and step() (clipping or unscaling, for instance), "
+            "and other parameters have had fewer than backward_passes_per_step passes: call optimizer.synchronize() "
+            "before"
+        )

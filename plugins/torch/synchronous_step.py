@@ -13,6 +13,7 @@ from deft.reduce_op import Average
 import torch
 
 from .autograd import allreduce
+from .hooks import current_task
 from .ownership import Attachment
 from .scaling import scale_under_way
 from .sparse import exchange_sparse
@@ -80,6 +81,7 @@ class SynchronousStep:
 
     def drop(self):
         """zero_grad(): finishes the generation under way, because the other ranks count on it."""
+        self.buffer.versions.hold(())
         if self.buffer.round.phase in (Phase.OPEN, Phase.HANDED):
             self._synchronize_gradients()
         self.buffer.used()
@@ -99,9 +101,10 @@ class SynchronousStep:
 
     def show_averages(self):
         """Somebody looks at the optimizer: with forward overlap the averages may not have arrived yet."""
-        if self.buffer.round.phase is Phase.HANDED and not self.blocking:
+        phase = self.buffer.round.phase
+        if (phase is Phase.HANDED and not self.blocking) or (phase is Phase.OPEN and current_task() < 0):
             self._refuse_replaced()
-            self._wait()
+            self._synchronize_gradients()
 
     def release(self):
         """Before the session ends. It also happens with the end of the optimizer."""
@@ -125,6 +128,9 @@ class SynchronousStep:
             self.stages.backward_begins()
 
     def backward_ends(self):
+        if self.buffer.round.amid_passes() and not self.backward_is_a_step:
+            self.buffer.leave_open()
+            return
         if self.blocking or self.buffer.has_unhanded_grads():
             self._synchronize_gradients()  # in the second case a further backward would add to gradients under way
         else:
@@ -168,9 +174,18 @@ class SynchronousStep:
         self.applier.defer(due)
 
     def _refuse_replaced(self):
-        """A gradient under way may be dropped, but another tensor in its place would be this rank's own gradient."""
-        if self.buffer.round.phase is Phase.HANDED:
-            _refuse_change(self.buffer.versions.replaced(self.buffer.round))
+        """A gradient under way may be dropped, but another tensor in its place would be this rank's own gradient.
+
+        So would be what passes have added to an average, if they are too few to be averaged themselves."""
+        round = self.buffer.round
+        if round.phase is Phase.HANDED:
+            _refuse_change(self.buffer.versions.replaced(round))
+        elif round.phase is Phase.AVERAGED and round.amid_passes():
+            name = self.buffer.gradients[round.amid_passes()[0]].name
+            raise RuntimeError(
+                f"{name} had fewer than backward_passes_per_step={round.passes} backward passes after the gradients of "
+                "this step were averaged: let all passes come before synchronize(), and on all ranks in the same order"
+            )
 
     def _detach(self):
         """Leaves a complete generation to the next forward. p.grad lets go of the arena."""

@@ -20,6 +20,14 @@ def test_what_no_hook_handed_over_is_missing_and_stays_free_after_the_wait():
     assert list(gradients.marks) == [FREE, AVERAGED, FREE, FREE]
 
 
+def test_gradients_amid_their_passes():
+    gradients = GradientRound(3, passes=2)
+    gradients.counts[2] = 1
+    assert gradients.amid_passes() == [2]
+    gradients.restart_passes()
+    assert gradients.amid_passes() == []
+
+
 def test_marks_keep_their_identity_until_the_number_of_gradients_changes():
     gradients = GradientRound(3, passes=2)
     marks, counts = gradients.marks, gradients.counts

@@ -42,6 +42,9 @@ class GradientRound:
 
     def reset_marks(self) -> None:
         self.marks[:] = bytes(len(self.marks))
+        self.restart_passes()
+
+    def restart_passes(self) -> None:
         self.counts[:] = [0] * len(self.counts)
 
     def used(self) -> None:
@@ -60,6 +63,10 @@ class GradientRound:
 
     def all_handed(self) -> bool:
         return self.marks.count(HANDED) == len(self.marks)
+
+    def amid_passes(self) -> list[int]:
+        """The places of the gradients that have had some of their passes, and not all."""
+        return [place for place, count in enumerate(self.counts) if count] if self.passes > 1 else []
 
     def missing(self) -> list[int]:
         """The places of the gradients that are not handed over."""
