@@ -64,6 +64,9 @@ class SynchronousStep:
         def evaluate():
             loss = closure()
             self._synchronize_gradients()
+            self.ownership.check_gradients()
+            if loss is None:
+                return None
             value = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))
             return allreduce(value, op=Average, name=f"{self.buffer.name}.loss", process_set=self.buffer.process_set)
 
