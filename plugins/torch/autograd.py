@@ -2,6 +2,8 @@
 
 As in Horovod, the gradient of allgather and of broadcast is the average over the ranks, although mathematics asks for
 the sum: so a loss that every rank computes from the same gathered values is not counted once for each rank.
+
+A backward calls what can be differentiated itself, so gradients of gradients flow, too, if all ranks ask for them.
 """
 
 from deft.process_sets import global_process_set
@@ -29,7 +31,7 @@ class _AllReduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         check_differentiable(ctx.arguments[1])
-        return allreduce_plain(gradient, *ctx.arguments), *[None] * len(ctx.arguments)
+        return _allreduce(gradient, *ctx.arguments), *[None] * len(ctx.arguments)
 
 
 class _AllGather(torch.autograd.Function):
@@ -59,16 +61,24 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         average = _average(gradient, ctx.name, ctx.process_set)
-        return average if ctx.is_root else torch.zeros_like(average), None, None, None
+        # A choice keeps the graph on all ranks: what the root asks of its second gradient is a collective.
+        is_root = torch.full((), ctx.is_root, device=average.device)
+        return torch.where(is_root, average, torch.zeros_like(average)), None, None, None
 
 
 def _average(gradient, name, process_set):
     name = None if name is None else name + ".gradient"
-    return allreduce_plain(gradient, name, Average, 1.0, 1.0, Compression.none, process_set)
+    return _allreduce(gradient, name, Average, 1.0, 1.0, Compression.none, process_set)
 
 
 def _differentiable(tensor):
     return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def _allreduce(tensor, *arguments):
+    if _differentiable(tensor):
+        return _AllReduce.apply(tensor, *arguments)
+    return allreduce_plain(tensor, *arguments)
 
 
 def allreduce(
@@ -85,10 +95,8 @@ def allreduce(
 
     The result is reduce(tensor * prescale_factor) * postscale_factor. Its gradient is reduced the same way.
     """
-    arguments = (name, choose_op(average, op), prescale_factor, postscale_factor, compression, process_set)
-    if _differentiable(tensor):
-        return _AllReduce.apply(tensor, *arguments)
-    return allreduce_plain(tensor, *arguments)
+    op = choose_op(average, op)
+    return _allreduce(tensor, name, op, prescale_factor, postscale_factor, compression, process_set)
 
 
 def allgather(tensor, name=None, process_set=_ALL):

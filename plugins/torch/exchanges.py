@@ -15,7 +15,7 @@ from deft.reduce_op import Adasum, Average, Sum, choose_op
 
 import torch
 
-from .autograd import check_differentiable
+from .autograd import allgather, check_differentiable
 from .collectives import (
     Compression,
     Handle,
@@ -97,8 +97,8 @@ class _DifferentiableAllToAll(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient, _):
-        handle = _start_alltoall(gradient.contiguous(), ctx.received, ctx.name, ctx.process_set)
-        return handle.wait()[0], None, None, None
+        sent_back, _ = alltoall(gradient.contiguous(), ctx.received, ctx.name, ctx.process_set)
+        return sent_back, None, None, None
 
 
 def alltoall(tensor, splits=None, name=None, process_set=_ALL):
@@ -146,7 +146,7 @@ class _ReduceScatter(torch.autograd.Function):
     def backward(ctx, gradient):
         if not ctx.differentiable:
             raise RuntimeError("reducescatter has a gradient for Average and Sum only")
-        gathered = allgather_async(gradient * ctx.factor, ctx.name, ctx.process_set).wait()
+        gathered = allgather(gradient * ctx.factor, ctx.name, ctx.process_set)
         return gathered, None, None, None, None, None
 
 
@@ -204,13 +204,13 @@ def grouped_allgather_async(tensors, name=None, process_set=_ALL):
 class _GroupedAllReduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, name, op, others, *tensors):
-        ctx.arguments = (None if name is None else name + ".gradient", op, *others)
+        ctx.arguments = (None if name is None else name + ".gradient", op, others)
         return tuple(grouped_allreduce_plain(tensors, name, op, *others))
 
     @staticmethod
     def backward(ctx, *gradients):
         check_differentiable(ctx.arguments[1])
-        return (None, None, None, *grouped_allreduce_plain(gradients, *ctx.arguments))
+        return (None, None, None, *_GroupedAllReduce.apply(*ctx.arguments, *gradients))
 
 
 def grouped_allreduce(

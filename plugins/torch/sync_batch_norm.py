@@ -14,8 +14,7 @@ from deft.reduce_op import Sum
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .collectives import allreduce_plain
-from .compression import Compression
+from .autograd import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -47,38 +46,63 @@ class SyncBatchNorm(_BatchNorm):
 class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, weight, bias, eps):
-        wide = input if input.dtype == torch.float64 else input.float()
-        channels, axes = input.shape[1], [axis for axis in range(input.dim()) if axis != 1]
-        sums = _sum(_moments(wide, channels, axes))
-        count = sums[-1].item()
+        mean, variance, count = _statistics(input)
         if count < 2:
             raise ValueError("SyncBatchNorm needs more than one value a channel, over all ranks, when training")
-        mean = sums[:channels] / count
-        variance = (sums[channels:-1] / count - mean * mean).clamp_(min=0.0)
-        shape = [-1 if axis == 1 else 1 for axis in range(input.dim())]
         scale = (variance + eps).rsqrt()
-        normal = (wide - mean.to(wide.dtype).view(shape)) * scale.to(wide.dtype).view(shape)
-        ctx.save_for_backward(normal, weight, scale)
-        ctx.axes, ctx.shape, ctx.count, ctx.dtype, ctx.has_bias = axes, shape, count, input.dtype, bias is not None
-        output = normal if weight is None else normal * weight.view(shape)
+        ctx.save_for_backward(input, weight, mean, scale)
+        ctx.count, ctx.eps, ctx.has_bias = count, eps, bias is not None
+        output = _normal(input, mean, scale)
+        if weight is not None:
+            output = output * _by_channel(weight, input)
         if bias is not None:
-            output = output + bias.view(shape)
+            output = output + _by_channel(bias, input)
         ctx.mark_non_differentiable(mean, variance)
         return output.to(input.dtype), mean, variance, count
 
     @staticmethod
     def backward(ctx, gradient, *_):
-        normal, weight, scale = ctx.saved_tensors
+        input, weight, mean, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient of the gradient flows through the statistics, too
+            mean, variance, _ = _statistics(input)
+            scale = (variance + ctx.eps).rsqrt()
+        normal, axes = _normal(input, mean, scale), _axes(input)
         gradient = gradient.to(normal.dtype)
-        of_bias, of_weight = gradient.sum(ctx.axes), (gradient * normal).sum(ctx.axes)
-        sums = _sum(torch.cat([of_bias, of_weight]).double()) / ctx.count
-        mean, along = (part.to(normal.dtype).view(ctx.shape) for part in sums.chunk(2))
+        of_bias, of_weight = gradient.sum(axes), (gradient * normal).sum(axes)
+        sums = allreduce(torch.cat([of_bias, of_weight]).double(), op=Sum) / ctx.count
+        average, along = (_by_channel(part.to(normal.dtype), input) for part in sums.chunk(2))
         factor = scale.to(normal.dtype) if weight is None else scale.to(normal.dtype) * weight
-        of_input = (gradient - mean - normal * along) * factor.view(ctx.shape)
+        of_input = ((gradient - average - normal * along) * _by_channel(factor, input)).to(input.dtype)
         if weight is None:
-            return of_input.to(ctx.dtype), None, None, None
-        of_bias = of_bias.to(weight.dtype) if ctx.has_bias else None
-        return of_input.to(ctx.dtype), of_weight.to(weight.dtype), of_bias, None
+            return of_input, None, None, None
+        return of_input, of_weight.to(weight.dtype), of_bias.to(weight.dtype) if ctx.has_bias else None, None
+
+
+def _axes(input):
+    """All but the channels."""
+    return [axis for axis in range(input.dim()) if axis != 1]
+
+
+def _by_channel(values, input):
+    return values.view([-1 if axis == 1 else 1 for axis in range(input.dim())])
+
+
+def _normal(input, mean, scale):
+    wide = _wide(input)
+    return (wide - _by_channel(mean.to(wide.dtype), input)) * _by_channel(scale.to(wide.dtype), input)
+
+
+def _wide(input):
+    return input if input.dtype == torch.float64 else input.float()
+
+
+def _statistics(input):
+    """Mean and variance of each channel over all ranks, in float64, and how many values it has."""
+    channels = input.shape[1]
+    sums = allreduce(_moments(_wide(input), channels, _axes(input)), op=Sum)
+    count = sums[-1].item()
+    mean = sums[:channels] / max(count, 1)
+    return mean, (sums[channels:-1] / max(count, 1) - mean * mean).clamp(min=0.0), count
 
 
 def _moments(values, channels, axes):
@@ -88,7 +112,3 @@ def _moments(values, channels, axes):
         return torch.zeros(2 * channels + 1, dtype=torch.float64, device=values.device)
     variance, mean = (part.double() for part in torch.var_mean(values, axes, correction=0))
     return torch.cat([mean, variance + mean * mean, mean.new_ones(1)]) * count
-
-
-def _sum(sums):
-    return allreduce_plain(sums, None, Sum, 1.0, 1.0, Compression.none, global_process_set)
