@@ -7,13 +7,17 @@ model.fit(...)
 
 import weakref
 
+from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum
+from deft.world import depend, is_in_job
 
 import torch
 
+from . import hooks
 from .optimizer import DistributedOptimizer, slots_wanted
+from .ownership import belongs
 
-_optimizers = weakref.WeakKeyDictionary()  # by module; none of them makes a step
+_optimizers = weakref.WeakKeyDictionary()  # by module: (what makes no step, and the end of its session)
 
 
 def average_gradients(module, **options):
@@ -35,5 +39,35 @@ def average_gradients(module, **options):
     if hasattr(optimizer, "_deft"):  # else this rank is outside process_set, and keeps its own gradients
         optimizer._deft.backward_is_a_step = True
         optimizer._deft.ownership.add_unhooked([param for param in module.parameters() if not param.requires_grad])
-        _optimizers[module] = optimizer
+        end = _SessionEnd(optimizer)
+        depend(end, options.get("process_set", global_process_set).session())
+        _optimizers[module] = optimizer, end
     return module
+
+
+class _SessionEnd:
+    """When the session has ended, hooks on the parameters refuse a backward of the next one: nobody calls step() there.
+
+    As with an optimizer, these hooks hold nothing that holds parameters."""
+
+    def __init__(self, optimizer):
+        self._optimizer_of = weakref.ref(optimizer)
+
+    def settle(self):
+        """The optimizer does that."""
+
+    flush = settle
+
+    def release(self):
+        optimizer = self._optimizer_of()
+        if optimizer is None:
+            return
+        steps_of = weakref.ref(optimizer._deft)
+
+        def refuse(param):
+            if is_in_job() and belongs(param, steps_of()):
+                raise RuntimeError("the session of average_gradients(model) has ended: call it again after init()")
+
+        buffer = optimizer._deft.buffer
+        for gradient in [*buffer.gradients, *buffer.sparse]:
+            hooks.install(gradient.param, refuse)

@@ -121,6 +121,7 @@ class DelayedStep:
     def release(self):
         """Before the session ends. It also happens with the end of the optimizer."""
         self._attachment.release()
+        self.ownership.session_ends()
 
     # ---- what the buffer calls
 

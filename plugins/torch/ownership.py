@@ -22,17 +22,23 @@ def retire_earlier(gradients):
     for gradient in gradients:
         reference = _owners.pop(gradient.param, None)
         earlier = None if reference is None else reference()
-        if earlier is not None and earlier.ownership.retired_by is None:
+        if earlier is not None and not earlier.ownership.is_retired():
             if is_dependent(earlier):  # else its session has ended, and settled it
                 earlier.settle()
             earlier.release()
-            earlier.ownership.retired_by = gradient.name
+            earlier.ownership.retire_for(gradient.name)
 
 
 def register(gradients, steps):
     """`steps` has settle(), release() and an Ownership."""
     for gradient in gradients:
         _owners[gradient.param] = weakref.ref(steps)
+
+
+def belongs(param, steps):
+    """Whether `steps` is the last that was registered for the parameter."""
+    reference = _owners.get(param)
+    return steps is not None and reference is not None and reference() is steps
 
 
 def settle_at_end(optimizer, steps):
@@ -60,7 +66,7 @@ class Ownership:
         self._unhooked = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in hooked]
         # With a callback: from Python 3.14 on, a collection clears only such references before it runs finalizers.
         self._optimizer_of = weakref.ref(optimizer, lambda _: None)
-        self.retired_by = None  # the name of a parameter that a newer optimizer has taken
+        self._out_of_use = None  # why
 
     def is_alone(self, optimizer):
         """Whether an optimizer that ends is not part of a cycle: weak references to the parts of a cycle go first."""
@@ -82,11 +88,19 @@ class Ownership:
         add({**group, "params": params})
         self.add_unhooked(tensors)
 
+    def is_retired(self):
+        return self._out_of_use is not None
+
+    def retire_for(self, name):
+        """A newer optimizer has taken the parameter `name`."""
+        self._out_of_use = f"parameter {name} was given to a newer DistributedOptimizer; this one is out of use"
+
+    def session_ends(self):
+        self._out_of_use = self._out_of_use or "the session of this DistributedOptimizer has ended: wrap a new one"
+
     def check_in_use(self):
-        if self.retired_by is not None:
-            raise RuntimeError(
-                f"parameter {self.retired_by} was given to a newer DistributedOptimizer; this one is out of use"
-            )
+        if self._out_of_use is not None:
+            raise RuntimeError(self._out_of_use)
 
     def check_gradients(self):
         for param in self._unhooked:

@@ -112,6 +112,7 @@ class SynchronousStep:
     def release(self):
         """Before the session ends. It also happens with the end of the optimizer."""
         self._attachment.release()
+        self.ownership.session_ends()
 
     # ---- what the buffer calls
 
