@@ -14,7 +14,6 @@ DDP's default of 25 MiB a bucket leaves little to schedule. DefaultBucketSize ch
 
 import contextlib
 import sys
-import weakref
 
 import deft
 from deft import DeftError
@@ -26,12 +25,9 @@ from torch.nn.parallel import distributed as torch_ddp
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .arena import Arena
-from .frames import frames_of
 from .hooks import current_task
-from .nested_backward import is_nested
+from .nested_backward import is_nested, running_backward
 
-_BACKWARD = torch.autograd.backward.__code__
-_UNKNOWN = object()  # a backward that began elsewhere
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 _LARGE_BYTES = 4 << 20  # a smaller bucket takes little time to send
@@ -200,18 +196,6 @@ def hint_at_large_bucket(bytes_of_buckets):
 
 def in_backward():
     return current_task() >= 0
-
-
-def running_backward():
-    """What is another object for each backward, and one for those that are nested in it; None outside of backward."""
-    if not in_backward():
-        return None
-    backwards = list(frames_of(_BACKWARD))
-    if not backwards:
-        return _UNKNOWN
-    begins = backwards[-1].f_locals["tensors"][0]  # of the outermost
-    # Nothing may keep the frame, and with it the graph: so this is a weak reference to the loss.
-    return weakref.ref(begins) if isinstance(begins, torch.Tensor) else _UNKNOWN
 
 
 def say_no_late_updates():

@@ -5,7 +5,10 @@ import weakref
 import torch
 
 from .frames import frames_of, runs
+from .hooks import current_task
 
+_BACKWARD = torch.autograd.backward.__code__
+_UNKNOWN = object()  # a backward that began elsewhere
 _PYTHON_BACKWARD = torch.autograd.function.BackwardCFunction.apply.__code__
 
 
@@ -33,3 +36,15 @@ def call_in_outermost(method):
             method()
 
     handle = following.register_prehook(go_on)
+
+
+def running_backward():
+    """What is another object for each backward, and one for those that are nested in it; None outside of backward."""
+    if current_task() < 0:
+        return None
+    backwards = list(frames_of(_BACKWARD))
+    if not backwards:
+        return _UNKNOWN
+    begins = backwards[-1].f_locals["tensors"][0]  # of the outermost
+    # Nothing may keep the frame, and with it the graph: so this is a weak reference to the loss.
+    return weakref.ref(begins) if isinstance(begins, torch.Tensor) else _UNKNOWN

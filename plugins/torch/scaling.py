@@ -11,20 +11,29 @@ import weakref
 
 import torch
 
+from .hooks import current_task
+from .nested_backward import is_nested, running_backward
+
 _TorchScaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
-_scale_under_way = None  # of the loss whose backward runs
+_under_way = None  # (scale, autograd's number, running_backward()) of the backward of a scaled loss
 
 
 def scale_under_way():
-    """The factor of the loss of the running backward; 1 if no GradScaler of Deft did."""
-    return 1.0 if _scale_under_way is None else _scale_under_way
+    """The factor of the loss of the running backward; 1 if no GradScaler of Deft did.
+
+    A backward that ended by an error has not forgotten its scale, which is none of another backward."""
+    if _under_way is None:
+        return 1.0
+    scale, task, backward = _under_way
+    runs = task == current_task() or (is_nested() and backward is running_backward())
+    return scale if runs else 1.0
 
 
 def _forget_scale():
-    global _scale_under_way
-    _scale_under_way = None
+    global _under_way
+    _under_way = None
 
 
 class GradScaler(_TorchScaler):
@@ -118,8 +127,8 @@ class GradScaler(_TorchScaler):
 
 
 def _note_backward(scale):
-    global _scale_under_way
-    _scale_under_way = scale
+    global _under_way
+    _under_way = scale, current_task(), running_backward()
     _queue_callback(_forget_scale)
 
 

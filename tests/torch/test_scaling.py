@@ -6,6 +6,7 @@ import torch
 from delayed_reference import Run, backward, data_of, delayed, share_of
 from launching import WorkerFailed
 from small_models import DOUBLE, OPTIMIZERS, assert_close, assert_same_everywhere, digest, loss_of, make, own_share
+from torch.utils.checkpoint import checkpoint
 
 PLANS = ["0@2", "0-1@4", "0-2@5"]
 
@@ -268,6 +269,42 @@ def test_float16_on_the_wire_keeps_small_gradients(start, policy):
 def test_float16_on_the_wire_and_a_scale_are_refused_where_updates_are_delayed(start):
     with pytest.raises(WorkerFailed, match="gradient of weight travels as float16"):
         delayed(start, 1, average_small_gradients, 3, plan="0@1")
+
+
+class Failing(torch.nn.Linear):
+    """Its backward ends by an error before any gradient exists."""
+
+    def forward(self, x):
+        output = super().forward(x)
+        output.register_hook(lambda _gradient: 1 / 0)
+        return output
+
+
+def fail_in_a_scaled_backward():
+    """The next losses are not scaled, and have nested backwards, too."""
+    x = torch.ones(3, 2)
+    for nested in (False, True):
+        model = torch.nn.Linear(2, 1)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+        for step in range(3):
+            if step != 1:
+                with pytest.raises(ZeroDivisionError):
+                    hvd.GradScaler("cpu").scale(Failing(2, 1)(x).sum()).backward()
+            with torch.no_grad():
+                model.weight.zero_()
+            optimizer.zero_grad()
+            given = x.clone().requires_grad_()
+            output = checkpoint(model, given, use_reentrant=True) if nested else model(given)
+            output.mean().backward()
+            optimizer.step()
+            optimizer.flush()
+            assert model.weight.tolist() == [[-1.0, -1.0]], (nested, step)
+    return True
+
+
+@pytest.mark.parametrize("policy", ["fifo", "knapsack 0@1"])
+def test_the_scale_of_a_backward_that_failed_is_forgotten(start, policy):
+    assert all(start(2, policy=policy).run(fail_in_a_scaled_backward))
 
 
 def save_the_scaler():
