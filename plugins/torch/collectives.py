@@ -63,6 +63,9 @@ def _scale(tensor, factor):
         return tensor
     if tensor.dtype.is_floating_point:
         return tensor.mul_(factor)
+    count = round(1 / factor) if factor else 0
+    if count and 1 / count == factor:  # an average: float64 has too few bits for a large sum
+        return tensor.copy_(tensor.long().div(count, rounding_mode="trunc"))
     return tensor.copy_((tensor.double() * factor).trunc_())
 
 

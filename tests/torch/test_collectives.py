@@ -3,6 +3,19 @@
 import deft.torch as hvd
 import pytest
 import torch
+from deft.arrays import _scale as scale_array
+from deft.torch.collectives import _scale as scale_tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8])
+def test_averages_of_integers_are_exact(dtype):
+    values = torch.tensor([49, 98, -98, -50], dtype=dtype)
+    for factor, expected in ((1 / 49, [1, 2, -2, -1]), (1 / 200, [0] * 4), (0.5, [24, 49, -49, -25])):
+        assert scale_tensor(values.clone(), factor).tolist() == expected
+        assert scale_array(values.numpy(), factor).tolist() == expected
+    large = torch.tensor([2**53 + 1, -(2**53) - 1]) * 2  # float64 has fewer bits
+    for half in (scale_tensor(large.clone(), 0.5), scale_array(large.numpy(), 0.5)):
+        assert half.tolist() == [2**53 + 1, -(2**53) - 1]
 
 
 def reductions():
@@ -21,6 +34,8 @@ def reductions():
         assert torch.equal(hvd.allreduce(x, op=hvd.Sum), torch.arange(5, dtype=dtype) * size + sum_of_ranks)
         assert torch.equal(hvd.allreduce(x, average=False), torch.arange(5, dtype=dtype) * size + sum_of_ranks)
         assert torch.equal(hvd.allreduce(x, op=hvd.Max), torch.arange(5, dtype=dtype) + size - 1)
+    for large in (2**53 + 1, -(2**53) - 1):
+        assert hvd.allreduce(torch.tensor([large, 7, -7])).tolist() == [large, 7, -7], "float64 has fewer bits"
     big = torch.full((3,), 60000.0, dtype=torch.float16)
     assert torch.equal(hvd.allreduce(big), big), "an average of halves must not overflow"
     return True

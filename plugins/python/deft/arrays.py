@@ -49,6 +49,11 @@ def _scale(array, factor):
     if factor == 1:
         return array
     if array.dtype.kind in "iu":
+        count = round(1 / factor) if factor else 0
+        if count > 0 and 1 / count == factor:  # an average: float64 has too few bits for a large sum
+            wide = array if array.dtype.itemsize == 8 else array.astype(np.int64)
+            quotient, rest = np.divmod(wide, wide.dtype.type(count))
+            return (quotient + ((rest != 0) & (wide < 0)).astype(wide.dtype)).astype(array.dtype)
         return np.trunc(array * float(factor)).astype(array.dtype)
     if _is_half(array.dtype):
         return (array.astype(np.float32) * np.float32(factor)).astype(array.dtype)
