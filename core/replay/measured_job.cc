@@ -24,6 +24,8 @@ constexpr std::size_t kVariedSteps = 61;  // that differ, over and over
 constexpr double kMostDrawn = 100'000;    // nodes
 constexpr double kLeastStep = 0.1;        // of the usual one
 constexpr std::size_t kMostReasons = 6;   // that an error names
+constexpr double kMostRoundTrips = 2;     // that a part waits for at each hop of a ring ...
+constexpr double kMostHandlingUs = 250;   // ... and what its ends take to handle it
 constexpr double kAlike = 0.01;           // of the determinant: below it a fit of two numbers is one of noise
 
 // When the transfer of each of the leader's launches could begin: when the last node had brought its gradients. No node has a sum
@@ -66,20 +68,27 @@ std::vector<BusyPeriod> busy_periods(std::vector<NodeLaunch> launches, const std
   return periods;
 }
 
-// The time in which the slowest node's network carried a byte of an all-reduce, by the kernel's counters; 0: not known. `part_bytes`:
-// the mean of a transfer's. A connection is busy until the last acknowledgement. So each message costs a round trip that is latency
-// and no throughput, which counts if messages are small.
-double network_us_per_byte(const JobTrace& job, std::uint16_t link, double part_bytes) {
+// What the kernel's counters tell of an all-reduce.
+struct Network {
+  double us_per_byte = 0;      // in which the slowest node's network carried data; 0: not known
+  double most_latency_us = 0;  // that a part can cost beside its bytes
+};
+
+// `part_bytes`: the mean of a transfer's. A connection is busy until the last acknowledgement. So each message costs a round trip that is
+// latency and no throughput, which counts if messages are small.
+Network network_of(const JobTrace& job, std::uint16_t link, double part_bytes) {
   const auto nodes = static_cast<double>(job.node_count());
-  double slowest = 0;
+  double slowest = 0, rtt_us = 0;
   for (const auto& node : job.nodes) {
     const LinkTraffic traffic = traffic_of(node.trace, link);
     if (traffic.bytes <= 0) continue;
     const double us = traffic.busy_us / traffic.bytes;
     const double round_trip_us = traffic.rtt_us / std::max(1.0, part_bytes / nodes);  // a byte
     slowest = std::max(slowest, std::max(us - round_trip_us, kLeastNetwork * us));
+    rtt_us = std::max(rtt_us, traffic.rtt_us);
   }
-  return slowest * 2 * (nodes - 1) / nodes;
+  const double hops = 2 * (nodes - 1);
+  return {slowest * hops / nodes, hops * (kMostRoundTrips * rtt_us + kMostHandlingUs)};
 }
 
 double mean_part_bytes(const std::vector<BusyPeriod>& periods) {
@@ -100,24 +109,26 @@ double median_us_per_byte(std::vector<BusyPeriod> periods) {
 }
 
 // If periods are too much alike to tell latency and throughput apart: the network's own time is the bytes', and the rest is
-// latency. Without `network_us` all of the time is the bytes'.
+// latency. But a ring waits for its slowest member as long as that has bytes, so what no latency can be is the bytes', too. Without
+// counters all of the time is.
 model::ProfileLink link_of_equal_parts(const std::string& name, const std::vector<BusyPeriod>& periods,
-                                       double network_us) {
-  const double us_per_byte = median_us_per_byte(periods);
+                                       const Network& network) {
+  const double us_per_byte = median_us_per_byte(periods), part_bytes = mean_part_bytes(periods);
   model::ProfileLink link{.name = name, .relative_time = std::nullopt, .bytes_per_us = 1 / us_per_byte};
-  const double latency_us = (us_per_byte - network_us) * mean_part_bytes(periods);
-  if (network_us > 0 && latency_us > 0) link.latency_us = latency_us, link.bytes_per_us = 1 / network_us;
+  const double latency_us = std::min((us_per_byte - network.us_per_byte) * part_bytes, network.most_latency_us);
+  if (network.us_per_byte > 0 && latency_us > 0)
+    link.latency_us = latency_us, link.bytes_per_us = 1 / (us_per_byte - latency_us / part_bytes);
   return link;
 }
 
 // us = parts * latency + bytes / throughput, by least squares of the relative deviation.
-model::ProfileLink link_of(const std::string& name, const std::vector<BusyPeriod>& periods, double network_us) {
+model::ProfileLink link_of(const std::string& name, const std::vector<BusyPeriod>& periods, const Network& network) {
   double pp = 0, pb = 0, bb = 0, p = 0, b = 0;
   for (const BusyPeriod& period : periods) {
     const double parts = period.parts / period.us, bytes = period.bytes / period.us;
     pp += parts * parts, pb += parts * bytes, bb += bytes * bytes, p += parts, b += bytes;
   }
-  model::ProfileLink link = link_of_equal_parts(name, periods, network_us);
+  model::ProfileLink link = link_of_equal_parts(name, periods, network);
   const double determinant = pp * bb - pb * pb;
   if (determinant <= kAlike * pp * bb) return link;
   const double latency_us = (p * bb - b * pb) / determinant, byte_us = (b * pp - p * pb) / determinant;
@@ -138,7 +149,7 @@ std::vector<model::ProfileLink> links_of(const JobTrace& job, std::vector<std::s
       problems.push_back("link " + leader.header.links[link] + " carried nothing, and is left out");
     else
       links.push_back(link_of(leader.header.links[link], periods,
-                              network_us_per_byte(job, static_cast<std::uint16_t>(link), mean_part_bytes(periods))));
+                              network_of(job, static_cast<std::uint16_t>(link), mean_part_bytes(periods))));
   }
   return links;
 }

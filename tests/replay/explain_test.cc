@@ -11,52 +11,12 @@
 #include "core/replay/causes.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/replay.h"
-#include "tests/replay/traced_simulation.h"
+#include "tests/replay/even_job.h"
 
 namespace deft::replay {
 namespace {
 
 using testing::HasSubstr;
-
-// Buckets of equal size on one link. Forward takes a third of compute.
-model::Profile even_profile(std::size_t buckets, std::uint64_t bytes, double us_per_byte, double latency_us = 150,
-                            double compute_us = 60'000) {
-  model::Profile profile;
-  const double each_us = compute_us / static_cast<double>(buckets);
-  for (std::size_t i = 0; i < buckets; ++i)
-    profile.buckets.push_back(
-        {"b" + std::to_string(buckets - 1 - i), bytes, each_us / 3, each_us * 2 / 3, std::nullopt});
-  profile.links.push_back(
-      {.name = "gloo:eth0", .latency_us = latency_us, .relative_time = std::nullopt, .bytes_per_us = 1 / us_per_byte});
-  return profile;
-}
-
-// At which three nodes send their share of an all-reduce of 0.02 us a byte.
-constexpr double kRate = 100.0 / 3;
-
-// What each node sent to each other one, at so many bytes a microsecond.
-using Rate = std::function<double(std::uint32_t from, std::uint32_t to)>;
-void add_traffic(JobTrace& job, const Rate& rate) {
-  for (auto& node : job.nodes) {
-    const std::uint32_t from = node.trace.header.node;
-    const TimeUs end_us = node.trace.records.back().end_us();
-    for (std::uint32_t to = 0; to < job.nodes.size(); ++to)
-      if (to != from)
-        node.trace.records.emplace_back(
-            end_us - 100'000, end_us,
-            trace::TrafficTrace{
-                .sent_bytes = 10'000'000, .busy_us = static_cast<std::uint64_t>(1e7 / rate(from, to)), .peer = to});
-    std::ranges::stable_sort(node.trace.records, {}, &trace::TraceRecord::begin_us);
-  }
-}
-
-Explanation explained(const JobTrace& job) {
-  const auto measured = measure(job);
-  EXPECT_TRUE(measured) << measured.error().message();
-  auto explanation = explain(job, *measured);
-  EXPECT_TRUE(explanation) << explanation.error().message();
-  return *std::move(explanation);
-}
 
 TEST(Explain, AStragglerIsNamedWithWhatItCosts) {
   const auto job =
@@ -181,11 +141,6 @@ void add_servers(JobTrace& job, std::uint32_t servers, const OwedUs& owed_us) {
                               .is_server = 1});
     std::ranges::stable_sort(node.trace.records, {}, &trace::TraceRecord::begin_us);
   }
-}
-
-double simulated_us(const model::Profile& profile) {
-  auto scheduler = sched::make_scheduler(sim::setup_for(profile, "fifo"));
-  return sim::simulate(**scheduler, profile, {.steps = 160, .warmup_steps = 60, .nodes = {{}, {}}})->step_us;
 }
 
 // All nodes but the last one to push wait 300 ms for the others, with each server alike.
