@@ -26,6 +26,7 @@ constexpr const char* kUsage =
     "--html also writes the page of deft report, without its replays of what if.\n";
 
 void print_causes(const replay::Explanation& explanation) {
+  if (!explanation.doubt.empty()) std::printf("%s\n", explanation.doubt.c_str());
   for (const auto& cause : explanation.causes) {
     std::printf("%s", cause.what.c_str());
     if (cause.gain_us > 0)
@@ -38,7 +39,8 @@ void print_causes(const replay::Explanation& explanation) {
 
 void print_shares(const replay::Explanation& explanation) {
   const auto& shares = explanation.shares;
-  std::printf("\nwhere a step's time goes, on the critical path over all nodes\n");
+  std::printf("\nwhere a step's time goes, on the critical path over all nodes (mean of %zu steps: %.1f ms)\n",
+              shares.steps, shares.step_us() / 1000);
   for (const auto& [share, name] : kShareNames) {
     const double us = shares.*share;
     std::printf("  %-28s %8.1f ms %5.0f %%\n", name, us / 1000, 100 * us / std::max(1.0, shares.step_us()));
@@ -94,6 +96,8 @@ Result<int> run_explain(Arguments given) {
   const bool json = take_flag(arguments, "--json");
   const bool live = take_flag(arguments, "--live");
   const auto html = take_value(arguments, "--html");
+  if (html && html->empty())
+    return fail(ErrorKind::kInvalid, "--html needs the name of a file", "see deft explain --help");
   const auto folder = live ? dumped_folder(arguments) : given_folder(arguments);
   if (!folder) return tl::unexpected(folder.error());
   const auto job = read_traced_job("deft explain", *folder);

@@ -1,6 +1,6 @@
 // Words for an explanation that `deft explain` and `deft report` share: its causes as JSON, and the names of a step's shares.
 //
-//   causes_json(explanation)                                  // objects: cause, where, what, share, gain_us, options
+//   causes_json(explanation)                                  // objects: cause, where, what, share, gain_us, options, error_us
 //   for (const auto& [share, name] : kShareNames) show(name, explanation.shares.*share);
 #pragma once
 
@@ -30,7 +30,8 @@ inline nlohmann::json causes_json(const replay::Explanation& explanation) {
                     {"what", cause.what},
                     {"share", cause.share},
                     {"gain_us", cause.gain_us},
-                    {"options", cause.options}});
+                    {"options", cause.options},
+                    {"error_us", explanation.error_us()}});
   return list;
 }
 

@@ -252,6 +252,7 @@ json report_data(const TracedJob& job, const replay::Explanation& explanation) {
           {"links", header.links},
           {"problems", problems},
           {"causes", causes_json(explanation)},
+          {"doubt", explanation.doubt},
           {"notes", explanation.notes},
           {"shares", shares_of(explanation.shares)},
           {"measured_us", explanation.measured_step_us},

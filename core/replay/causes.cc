@@ -85,15 +85,6 @@ Cause with_gain(Cause cause, double before_us, double after_us) {
   return cause;
 }
 
-std::string megabytes(double bytes) {
-  char text[32];
-  if (bytes < 1e5)
-    std::snprintf(text, sizeof text, "%.0f KB", bytes / 1e3);
-  else
-    std::snprintf(text, sizeof text, "%.1f MB", bytes / 1e6);
-  return text;
-}
-
 std::vector<Cause> slow_links(const Evidence& evidence) {
   std::vector<Cause> causes;
   for (const SlowNic& slow : slow_nics(evidence.job)) {

@@ -24,6 +24,7 @@ struct Cause {
   double gain_us = 0;  // of a step, if it is mended
   double share = 0;    // of the step as it was replayed
   std::map<std::string, std::string> options = {};  // of Deft, that mend it; empty: options do not
+  double error_us = 0;  // by which the replay of the traced job errs; 0: the gain was measured and not replayed
 };
 
 struct Evidence {
@@ -32,12 +33,17 @@ struct Evidence {
   double step_us = 0;  // as replayed
 };
 
+// A NIC that has carried nothing although parts of another size would use it (causes_of_parts.cc).
+std::vector<Cause> idle_links(const Evidence& evidence);
+
 // A node that computes longer than the others, from some step on or always: it is slow, or has larger batches
 // (causes_of_compute.cc, as the next one).
 std::vector<Cause> slow_workers(const Evidence& evidence);
 // A node whose steps vary more than those of the others; or all nodes vary, so that each step waits for another one. The gain is of
 // the mean step, because the usual one may hide it.
 std::vector<Cause> unsteady_workers(const Evidence& evidence);
+// Names the nodes whose traces have too few steps for that.
+std::vector<std::string> uncompared_nodes(const JobTrace& job);
 // A node's NIC, or one direction between two nodes, below the rate of the others.
 std::vector<Cause> slow_links(const Evidence& evidence);
 // A parameter server that answers later than the others of its link.
@@ -60,7 +66,5 @@ double replayed_us(const MeasuredJob& measured);
 Cause with_gain(Cause cause, double before_us, double after_us);
 // "31 %".
 std::string percent(double share);
-// "12.6 MB".
-std::string megabytes(double bytes);
 
 }  // namespace deft::replay

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,7 @@ constexpr double kSlower = 1.05;             // than the others: below it a node
 constexpr double kNoisy = 0.04;              // the mean deviation of a noisy node's steps, at least ...
 constexpr double kNoisier = 3;               // ... and so many times that of the others
 constexpr double kPause = 3;                 // a step that is so many times as long is a pause of the machine
+constexpr std::size_t kLeastNodes = 3;       // among which the slow one is told
 constexpr std::size_t kLeastStepsASide = 5;  // of a change
 constexpr double kSteady = 0.8;        // so many steps behind a change are slow: a pause of the machine is no change
 constexpr double kLeastUpdate = 0.02;  // of a step's compute: a shorter update does not tell a processor's speed
@@ -41,6 +43,27 @@ NodeSteps steps_of_node(const AlignedNode& node) {
   return steps;
 }
 
+// The steps that all nodes have: a damaged file has few of its node's, and in the others' steps another node may seem to be the slow one.
+// If there are other nodes enough to compare, a node with few steps does not count, and has none.
+std::vector<NodeSteps> common_steps(const JobTrace& job) {
+  std::vector<NodeSteps> nodes;
+  for (const auto& node : job.nodes) nodes.push_back(steps_of_node(node));
+  const auto has_few = [](const NodeSteps& steps) { return steps.size() < kLeastSteps; };
+  const auto few = static_cast<std::size_t>(std::ranges::count_if(nodes, has_few));
+  const bool leaves_out = nodes.size() - few >= kLeastNodes;
+  for (auto& node : nodes)
+    if (leaves_out && has_few(node)) node.clear();
+  const auto has = [&](const NodeSteps& node, std::uint64_t step) {
+    return node.contains(step) || (leaves_out && node.empty());
+  };
+  std::map<std::uint64_t, bool> common;
+  for (const auto& node : nodes)
+    for (const auto& entry : node)
+      common[entry.first] = std::ranges::all_of(nodes, [&](const NodeSteps& other) { return has(other, entry.first); });
+  for (auto& node : nodes) std::erase_if(node, [&](const auto& entry) { return !common[entry.first]; });
+  return nodes;
+}
+
 struct Ratio {
   std::uint64_t step;
   double times;  // the node's compute over the median of the others'
@@ -56,6 +79,10 @@ std::vector<Ratio> ratios_of(const std::vector<NodeSteps>& nodes, std::size_t no
     if (!others.empty() && median(others) > 0) ratios.push_back({step, own.compute_us / median(others)});
   }
   return ratios;
+}
+
+double mean_of(const std::vector<double>& values) {
+  return values.empty() ? 0 : std::reduce(values.begin(), values.end()) / static_cast<double>(values.size());
 }
 
 double mean_of(const std::vector<Ratio>& ratios, std::size_t from, std::size_t to) {
@@ -98,6 +125,17 @@ double median_of_others(const std::vector<double>& values, std::size_t node) {
   return median(others);
 }
 
+// The job whose nodes are as slow as in these steps.
+MeasuredJob with_paces_of(const std::vector<NodeSteps>& nodes, MeasuredJob measured) {
+  const double profile_us = measured.profile.compute_us();
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    std::vector<double> compute_us;
+    for (const auto& [number, step] : nodes[node]) compute_us.push_back(step.compute_us);
+    if (const double us = median(compute_us); us > 0) measured.nodes[node].slowdown = us / profile_us;
+  }
+  return measured;
+}
+
 std::vector<double> slowdowns_of(const MeasuredJob& measured) {
   std::vector<double> slowdowns;
   for (const auto& node : measured.nodes) slowdowns.push_back(node.slowdown);
@@ -122,6 +160,7 @@ bool has_larger_batch(const std::vector<NodeSteps>& nodes, std::size_t node, dou
 
 std::optional<Cause> slow_node(const Evidence& evidence, const std::vector<NodeSteps>& nodes, std::size_t node) {
   const auto ratios = ratios_of(nodes, node);
+  if (ratios.size() < kLeastSteps) return std::nullopt;
   const auto change = change_in(ratios);
   const double slower = median(times_of(ratios, change.value_or(0), ratios.size()));
   if (slower < kSlower) return std::nullopt;
@@ -130,7 +169,7 @@ std::optional<Cause> slow_node(const Evidence& evidence, const std::vector<NodeS
               .where = name,
               .what = name + " computes " + percent(slower - 1) + " longer than the others"};
   if (change) cause.what += " since step " + std::to_string(ratios[*change].step);
-  MeasuredJob slow = evidence.measured, mended = evidence.measured;
+  MeasuredJob slow = with_paces_of(nodes, evidence.measured), mended = slow;
   const double usual = median_of_others(slowdowns_of(slow), node);
   slow.nodes[node].slowdown = slower * usual;
   mended.nodes[node].slowdown = usual;
@@ -144,16 +183,17 @@ std::optional<Cause> slow_node(const Evidence& evidence, const std::vector<NodeS
   return with_gain(std::move(cause), replayed_us(slow), replayed_us(mended));
 }
 
-// By node: what its compute of each step is of its usual one. All nodes have the same steps, in order.
+// By node: what its compute of each step is of its usual one. A node without steps is always as usual.
 std::vector<std::vector<double>> factors_of(const std::vector<NodeSteps>& nodes) {
+  std::size_t count = 0;
+  for (const auto& steps : nodes) count = std::max(count, steps.size());
   std::vector<std::vector<double>> factors(nodes.size());
   for (std::size_t node = 0; node < nodes.size(); ++node) {
     std::vector<double> all_us;
     for (const auto& [number, step] : nodes[node]) all_us.push_back(step.compute_us);
     const double usual_us = median(all_us);
-    for (const auto& step : nodes[node])
-      if (std::ranges::all_of(nodes, [&](const NodeSteps& other) { return other.contains(step.first); }))
-        factors[node].push_back(std::min(kPause, step.second.compute_us / usual_us));
+    for (const double us : all_us) factors[node].push_back(std::min(kPause, us / usual_us));
+    factors[node].resize(count, 1);
   }
   return factors;
 }
@@ -186,37 +226,50 @@ std::vector<std::vector<double>> evened(const std::vector<std::vector<double>>& 
 
 std::vector<Cause> slow_workers(const Evidence& evidence) {
   std::vector<Cause> causes;
-  std::vector<NodeSteps> nodes;
-  for (const auto& node : evidence.job.nodes) nodes.push_back(steps_of_node(node));
+  const auto nodes = common_steps(evidence.job);
   for (std::size_t node = 0; nodes.size() > 1 && node < nodes.size(); ++node)
     if (auto slow = slow_node(evidence, nodes, node)) causes.push_back(*std::move(slow));
   return causes;
 }
 
+std::vector<std::string> uncompared_nodes(const JobTrace& job) {
+  std::vector<std::string> notes;
+  for (const auto& node : job.nodes)
+    if (const auto steps = steps_of_node(node).size(); job.nodes.size() > 1 && steps < kLeastSteps)
+      notes.push_back("node" + std::to_string(node.trace.header.node) + " has " + std::to_string(steps) +
+                      " whole steps in its trace, too few to compare its compute");
+  return notes;
+}
+
 std::vector<Cause> unsteady_workers(const Evidence& evidence) {
-  std::vector<NodeSteps> nodes;
-  for (const auto& node : evidence.job.nodes) nodes.push_back(steps_of_node(node));
+  const auto nodes = common_steps(evidence.job);
+  if (nodes.size() < 2) return {};
   const auto factors = factors_of(nodes);
-  if (nodes.size() < 2 || factors.front().size() < kLeastSteps) return {};
+  if (factors.front().size() < kLeastSteps) return {};
   std::vector<double> noise;
   for (const auto& node : factors) noise.push_back(noise_of(node));
   const auto noisiest = static_cast<std::size_t>(std::ranges::max_element(noise) - noise.begin());
   if (noise[noisiest] < kNoisy || change_in(ratios_of(nodes, noisiest))) return {};
   const double now_us = replayed_mean_us(evidence.measured, factors);
+  const double error_us = std::abs(now_us - mean_of(evidence.measured.steps_us));
+  const auto cause_of = [&](Cause cause, const std::vector<std::vector<double>>& mended) {
+    cause.error_us = error_us;
+    return std::vector{with_gain(std::move(cause), now_us, replayed_mean_us(evidence.measured, mended))};
+  };
   if (noise[noisiest] >= kNoisier * median_of_others(noise, noisiest)) {
     auto mended = factors;
     mended[noisiest].assign(mended[noisiest].size(), 1.0);
     const std::string name = "node" + std::to_string(evidence.job.nodes[noisiest].trace.header.node);
-    return {with_gain(
+    return cause_of(
         {.cause = "noisy-neighbour",
          .where = name,
          .what = "the steps of " + name + " vary by " + percent(noise[noisiest]) + ", those of the others less"},
-        now_us, replayed_mean_us(evidence.measured, mended))};
+        mended);
   }
-  return {with_gain({.cause = "uneven-batch",
-                     .where = "",
-                     .what = "in each step another node computes longest: batches differ in length"},
-                    now_us, replayed_mean_us(evidence.measured, evened(factors)))};
+  return cause_of({.cause = "uneven-batch",
+                   .where = "",
+                   .what = "in each step another node computes longest: batches differ in length"},
+                  evened(factors));
 }
 
 }  // namespace deft::replay

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/config.h"
+#include "core/base/quantities.h"
 #include "core/replay/causes.h"
 #include "core/replay/launches.h"
 #include "core/replay/replay.h"
@@ -55,6 +56,26 @@ double mean_part_bytes(const JobTrace& job) {
     parts += 1;
   }
   return parts > 0 ? bytes / parts : 0;
+}
+
+// The links over which the leader has sent nothing.
+std::vector<std::string> idle_names(const JobTrace& job) {
+  const trace::NodeTrace& leader = job.leader()->trace;
+  std::vector<std::string> names;
+  const auto launches = launches_of(leader);
+  for (std::size_t link = 0; job.node_count() > 1 && link < leader.header.links.size(); ++link)
+    if (std::ranges::none_of(launches, [&](const NodeLaunch& one) { return one.order && one.link == link; }))
+      names.push_back(leader.header.links[link]);
+  return names;
+}
+
+// The job with one more link, which is like the first one.
+MeasuredJob with_link(MeasuredJob measured, const std::string& name) {
+  if (measured.profile.links.empty()) return measured;
+  model::ProfileLink link = measured.profile.links.front();
+  link.name = name;
+  measured.profile.links.push_back(std::move(link));
+  return measured;
 }
 
 double option_bytes(const MeasuredJob& measured, const std::string& name, double fallback) {
@@ -142,6 +163,30 @@ MeasuredJob as_if_first(const MeasuredJob& measured, const Tensor& tensor) {
 
 }  // namespace
 
+std::vector<Cause> idle_links(const Evidence& evidence) {
+  const auto before = replayed(steady(evidence.measured, "profile"));
+  std::vector<Cause> causes;
+  for (const std::string& name : idle_names(evidence.job)) {
+    std::optional<std::pair<double, std::uint64_t>> best;
+    for (const auto size : kSizes) {
+      if (size > bytes_of(evidence.measured.profile)) break;
+      const auto after = replayed(with_size(with_link(evidence.measured, name), size));
+      if (!before || !after || makes_fewer_updates(*after, before->updates_per_step)) continue;
+      if (!best || after->step_us_p50 < best->first) best = {after->step_us_p50, size};
+    }
+    if (!best) continue;
+    const bool is_one = mean_part_bytes(evidence.job) >= static_cast<double>(bytes_of(evidence.measured.profile));
+    const std::string bytes = std::to_string(best->second);
+    Cause cause{.cause = "idle-link",
+                .where = name,
+                .what = name + " carried nothing" + (is_one ? ": all gradients are one part" : "") + "; parts of " +
+                        size_words(static_cast<double>(best->second)) + " would use it"};
+    cause.options = {{"bucketing", "uniform:" + bytes}, {"partition_bytes", bytes}};
+    causes.push_back(with_gain(std::move(cause), before->step_us_p50, best->first));
+  }
+  return causes;
+}
+
 std::vector<Cause> wrong_sizes(const Evidence& evidence) {
   const double now = mean_part_bytes(evidence.job);
   const auto as_traced = steady(evidence.measured, "profile");
@@ -158,8 +203,8 @@ std::vector<Cause> wrong_sizes(const Evidence& evidence) {
   const auto size = static_cast<double>(best->second);
   if (size < kOtherSize * now && now < kOtherSize * size) return {};
   const bool small = size > now;
-  const std::string what = "gradients travel in parts of " + megabytes(now) + ", which is too " +
-                           (small ? "small" : "large") + ": parts of " + megabytes(size) + " are faster";
+  const std::string what = "gradients travel in parts of " + size_words(now) + ", which is too " +
+                           (small ? "small" : "large") + ": parts of " + size_words(size) + " are faster";
   const std::string bytes = std::to_string(best->second);
   Cause cause{.cause = small ? "small-parts" : "large-parts", .where = "", .what = what};
   cause.options = {{"bucketing", "uniform:" + bytes}, {"partition_bytes", bytes}};
@@ -179,7 +224,7 @@ std::vector<Cause> large_credit(const Evidence& evidence) {
   if (!best) return {};
   Cause cause{.cause = "large-credit",
               .where = "",
-              .what = "the credit of " + megabytes(credit) + " is too large: " + megabytes(best->second)};
+              .what = "the credit of " + size_words(credit) + " is too large: " + size_words(best->second)};
   cause.options = {{"credit_bytes", std::to_string(static_cast<std::uint64_t>(best->second))}};
   cause.what += " let urgent gradients go first";
   if (const Inversion worst = worst_inversion(evidence.job); worst.us > 0) {
@@ -198,7 +243,7 @@ std::vector<Cause> late_gradients(const Evidence& evidence) {
     if (comes_late(tensor, evidence.measured.profile) && (!largest || tensor.bytes > largest->bytes))
       largest = std::move(tensor);
   if (!largest || group->buckets.size() < 2) return {};
-  const std::string what = "the gradient of " + largest->name + " comes last: its " + megabytes(largest->bytes) +
+  const std::string what = "the gradient of " + largest->name + " comes last: its " + size_words(largest->bytes) +
                            " cannot hide behind backward";
   const auto bucket = group->buckets.size() - 1 - largest->buckets.front();
   return {with_gain({.cause = "late-gradient", .where = "bucket" + std::to_string(bucket), .what = what},

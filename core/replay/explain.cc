@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
+#include <cstdio>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -43,8 +44,23 @@ std::string whose_communication(const JobTrace& job) {
   return ", on all nodes alike";
 }
 
-// What a job whose parts are all in order could still win.
-Cause none(const TimeShares& shares, const JobTrace& job) {
+// What replay cannot tell of this job.
+std::string doubt_of(const Explanation& explanation) {
+  const double measured_us = explanation.measured_step_us;
+  if (explanation.error_us() <= kDoubt * measured_us) return "";
+  std::array<char, 160> text{};
+  std::snprintf(text.data(), text.size(),
+                "replay errs by %.0f %% with this job: it says %.1f ms a step instead of %.1f ms",
+                100 * explanation.error_us() / measured_us, explanation.replayed_step_us / 1000, measured_us / 1000);
+  return std::string(text.data()) + ". Something slows it that replay does not know, and what follows is less sure";
+}
+
+// What a job whose parts are all in order could still win. `left_out`: causes that would save less than replay errs by.
+Cause none(const TimeShares& shares, const JobTrace& job, std::size_t left_out) {
+  if (left_out > 0)
+    return {.cause = "none",
+            .where = "",
+            .what = "nothing is sure: whatever replay suspects would save less than replay errs by with this job"};
   const double step_us = std::max(1.0, shares.step_us());
   if (shares.communication_us <= kLeastGain * step_us)
     return {.cause = "none",
@@ -56,6 +72,32 @@ Cause none(const TimeShares& shares, const JobTrace& job) {
                   " of a step is communication that compute cannot hide" + whose_communication(job)};
 }
 
+// Appends the causes, the worst first. Returns how many are not told because replay errs by more than they would save.
+std::size_t find_causes(const Evidence& evidence, Explanation& explanation) {
+  std::size_t left_out = 0;
+  const auto add = [&](std::vector<Cause> causes, double least) {
+    for (Cause& cause : causes) {
+      if (cause.share < least) continue;
+      if (cause.gain_us < cause.error_us)
+        ++left_out;
+      else
+        explanation.causes.push_back(std::move(cause));
+    }
+  };
+  const auto replayed = [&](std::vector<Cause> causes) {
+    for (Cause& cause : causes) cause.error_us = explanation.error_us();
+    return causes;
+  };
+  for (auto find : {slow_workers, slow_links, slow_parameter_servers, few_servers})
+    add(replayed(find(evidence)), kLeastGain);
+  add(unsteady_workers(evidence), kLeastGain);  // they compare means
+  add(costly_stages(evidence, explanation.shares), kLeastGain);
+  for (auto find : {idle_links, wrong_sizes, large_credit, late_gradients})
+    add(replayed(find(evidence)), kLeastReplayedGain);
+  std::ranges::stable_sort(explanation.causes, std::greater<>(), &Cause::gain_us);
+  return left_out;
+}
+
 }  // namespace
 
 Result<Explanation> explain(const JobTrace& job, const MeasuredJob& measured) {
@@ -65,17 +107,10 @@ Result<Explanation> explain(const JobTrace& job, const MeasuredJob& measured) {
                           .shares = time_shares(job),
                           .measured_step_us = now->measured_step_us_p50,
                           .replayed_step_us = now->step_us_p50};
-  const Evidence evidence{job, measured, now->step_us_p50};
-  const auto add = [&](std::vector<Cause> causes, double least) {
-    std::ranges::copy_if(causes, std::back_inserter(explanation.causes),
-                         [&](const Cause& cause) { return cause.share >= least; });
-  };
-  for (auto find : {slow_workers, unsteady_workers, slow_links, slow_parameter_servers, few_servers})
-    add(find(evidence), kLeastGain);
-  add(costly_stages(evidence, explanation.shares), kLeastGain);
-  for (auto find : {wrong_sizes, large_credit, late_gradients}) add(find(evidence), kLeastReplayedGain);
-  std::ranges::stable_sort(explanation.causes, std::greater<>(), &Cause::gain_us);
-  if (explanation.causes.empty()) explanation.causes.push_back(none(explanation.shares, job));
+  explanation.doubt = doubt_of(explanation);
+  const std::size_t left_out = find_causes({job, measured, now->step_us_p50}, explanation);
+  if (explanation.causes.empty()) explanation.causes.push_back(none(explanation.shares, job, left_out));
+  explanation.notes = uncompared_nodes(job);
   if (const auto busy = busy_thread(job)) {
     const std::string note = sentence_of(*busy, job);
     const auto says = [&](const Cause& cause) { return cause.what.find(note) != std::string::npos; };

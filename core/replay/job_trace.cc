@@ -13,6 +13,8 @@
 namespace deft::replay {
 namespace {
 
+constexpr std::size_t kMostNamed = 8;  // missing nodes
+
 using Key = std::pair<std::string, std::uint64_t>;  // a job, and its incarnation
 
 Key key_of(const trace::NodeTrace& trace) { return {trace.header.job, trace.header.incarnation}; }
@@ -108,6 +110,20 @@ void leave_out_other_times(std::map<std::uint32_t, AlignedNode>& nodes, std::vec
   });
 }
 
+// "the trace of node 2 is missing".
+std::string missing_nodes(const std::map<std::uint32_t, AlignedNode>& nodes, std::uint32_t expected) {
+  std::string numbers;
+  std::uint32_t missing = 0;
+  for (std::uint32_t node = 0; node < expected && missing <= kMostNamed; ++node) {
+    if (nodes.contains(node)) continue;
+    if (++missing <= kMostNamed) numbers += (numbers.empty() ? "" : ", ") + std::to_string(node);
+  }
+  const std::size_t all = expected - nodes.size();
+  if (all == 1) return "the trace of node " + numbers + " is missing";
+  return "of " + std::to_string(expected) + " nodes the traces of " + std::to_string(all) + " are missing: " + numbers +
+         (all > kMostNamed ? ", ..." : "");
+}
+
 }  // namespace
 
 Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vector<std::string>& names) {
@@ -140,8 +156,7 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
       job.problems.push_back(names[i] + " is left out: node " + std::to_string(number) + " has two files");
   }
   leave_out_other_times(nodes, job.problems);
-  if (nodes.size() < expected)
-    job.problems.push_back("of " + std::to_string(expected) + " nodes there are " + std::to_string(nodes.size()));
+  if (nodes.size() < expected) job.problems.push_back(missing_nodes(nodes, expected));
   if (nodes.empty()) return fail(ErrorKind::kInvalid, "no node's trace can be used", job.problems.front());
   for (auto& [number, node] : nodes) job.nodes.push_back(std::move(node));
   return job;

@@ -128,7 +128,8 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, co
         has_other_nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.node_count) : 1;
     const auto speed = what_if.link_speed.find(link.name);
     const double faster = speed == what_if.link_speed.end() ? 1 : speed->second;
-    link.bytes_per_us = *link.bytes_per_us * faster / std::max(share, 1e-6);
+    link.bytes_per_us = std::min(*link.bytes_per_us * faster / std::max(share, 1e-6), model::kMaxBytesPerUs);
+    if (share <= 0) link.latency_us = 0;  // one node sends nothing
   }
   for (auto& bucket : profile.buckets) {
     bucket.forward_us /= what_if.compute_speed;

@@ -196,6 +196,7 @@ TimeShares time_shares(const JobTrace& job, std::vector<PathPiece>* path) {
     // A wait that no transfer explains is one for the daemon.
     sum.daemon_us += std::max(0.0, step.waited_us - (sum.step_us() - explained_us));
   }
+  sum.steps = steps.size();
   const auto count = static_cast<double>(steps.size());
   for (double TimeShares::*share : {&TimeShares::compute_us, &TimeShares::slow_worker_us, &TimeShares::communication_us,
                                     &TimeShares::queueing_us, &TimeShares::codec_us, &TimeShares::daemon_us})

@@ -10,6 +10,7 @@
 // waiting for that worker. All figures are means a step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct TimeShares {
   double communication_us = 0;  // that compute does not hide
   double queueing_us = 0;       // gradients are ready on all nodes, and the policy has not sent them
   double codec_us = 0;
-  double daemon_us = 0;  // local sums and copies, decisions, wake-ups
+  double daemon_us = 0;   // local sums and copies, decisions, wake-ups
+  std::size_t steps = 0;  // of which these are the means
 
   [[nodiscard]] double step_us() const {
     return compute_us + slow_worker_us + communication_us + queueing_us + codec_us + daemon_us;

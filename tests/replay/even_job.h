@@ -18,8 +18,8 @@
 namespace deft::replay {
 
 // Buckets of equal size on one link. Forward takes a third of compute.
-inline model::Profile even_profile(std::size_t buckets, std::uint64_t bytes, double us_per_byte, double latency_us = 150,
-                            double compute_us = 60'000) {
+inline model::Profile even_profile(std::size_t buckets, std::uint64_t bytes, double us_per_byte,
+                                   double latency_us = 150, double compute_us = 60'000) {
   model::Profile profile;
   const double each_us = compute_us / static_cast<double>(buckets);
   for (std::size_t i = 0; i < buckets; ++i)

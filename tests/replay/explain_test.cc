@@ -333,7 +333,7 @@ TEST(Explain, PartsThatAreTooSmallAreNamed) {
   add_traffic(job, [](std::uint32_t, std::uint32_t) { return 500; });
   const auto explanation = explained(job);
   EXPECT_EQ(explanation.causes.front().cause, "small-parts") << explanation.causes.front().what;
-  EXPECT_THAT(explanation.causes.front().what, HasSubstr("parts of 24 KB"));
+  EXPECT_THAT(explanation.causes.front().what, HasSubstr("parts of 23.4 KB"));
 }
 
 TEST(Explain, PartsThatAreTooLargeAreNamed) {
@@ -374,7 +374,7 @@ TEST(Explain, AGradientThatComesLastAndCannotHideIsNamed) {
   truth.buckets.front().name = "embedding";
   const auto explanation = explained(traced_simulation(truth, "fifo", {.steps = 30, .nodes = {{}, {}}}));
   EXPECT_EQ(explanation.causes.front().cause, "late-gradient") << explanation.causes.front().what;
-  EXPECT_THAT(explanation.causes.front().what, HasSubstr("embedding comes last: its 8.0 MB cannot hide"));
+  EXPECT_THAT(explanation.causes.front().what, HasSubstr("embedding comes last: its 7.6 MB cannot hide"));
   EXPECT_EQ(explanation.causes.front().where, "bucket11");
 }
 

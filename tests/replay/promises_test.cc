@@ -29,5 +29,71 @@ TEST(Promises, ARingThatWaitsForASlowNicDoesSoForItsBytesAndNotForEachPart) {
   }
 }
 
+// A fault whose gain is less than the error of replay may not be there at all.
+TEST(Promises, WhatReplayErrsByMoreThanACauseSavesIsNoCause) {
+  auto job = traced_simulation(even_profile(12, 400'000, 0.002), "fifo", {.steps = 40, .nodes = {{}, {1.3, 0}, {}}});
+  const auto sure = explained(job);
+  EXPECT_EQ(sure.causes.front().cause, "slow-worker");
+  EXPECT_EQ(sure.doubt, "");
+  auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  for (double& us : measured->steps_us) us *= 2;  // something that replay does not know
+  const auto unsure = explain(job, *measured);
+  ASSERT_TRUE(unsure);
+  EXPECT_EQ(unsure->causes.front().cause, "none");
+  EXPECT_THAT(unsure->causes.front().what, HasSubstr("nothing is sure"));
+  EXPECT_THAT(unsure->doubt, HasSubstr("replay errs by 50 % with this job"));
+}
+
+// Of a damaged file the others' first steps are left: they alone tell how much longer node 0 computes than both others.
+TEST(Promises, NodesAreComparedInStepsThatAllOfThemHave) {
+  auto job = traced_simulation(even_profile(12, 400'000, 0.002), "fifo",
+                               {.steps = 60, .nodes = {{1.4, 0}, {1, 0}, {1.2, 0}}, .overlaps_forward = false});
+  const auto cause_of = [](const JobTrace& of) {
+    const auto measured = measure(of);
+    EXPECT_TRUE(measured);
+    const auto causes = slow_workers({of, *measured, replayed_us(*measured)});
+    EXPECT_EQ(causes.size(), 1U);
+    return causes.front();
+  };
+  const Cause whole = cause_of(job);
+  EXPECT_EQ(whole.what, "node0 computes 17 % longer than the others");
+  std::erase_if(job.nodes[2].trace.records, [](const trace::TraceRecord& record) {
+    return record.kind() == trace::TraceKind::kStage && record.as<trace::StageTrace>().step > 15;
+  });
+  const Cause damaged = cause_of(job);
+  EXPECT_EQ(damaged.what, whole.what);
+  EXPECT_NEAR(damaged.gain_us, whole.gain_us, 500);
+  std::erase_if(job.nodes[2].trace.records, [](const trace::TraceRecord& record) {
+    return record.kind() == trace::TraceKind::kStage && record.as<trace::StageTrace>().step > 4;
+  });
+  const auto unknown = explained(job);
+  for (const Cause& cause : unknown.causes) EXPECT_NE(cause.cause, "slow-worker") << cause.what;
+  EXPECT_THAT(unknown.notes, testing::Contains(HasSubstr("too few to compare its compute")));
+}
+
+// All gradients are one part, so the second NIC carries none of them.
+TEST(Promises, ANicThatCarriesNothingIsNamedWithThePartsThatWouldUseIt) {
+  const auto truth = even_profile(1, 8'000'000, 0.02, 150, 20'000);
+  auto job = traced_simulation(truth, "fifo", {.steps = 30, .nodes = {{}, {}}});
+  for (auto& node : job.nodes) node.trace.header.links.push_back("gloo:eth1");
+  cut_tensors(job, 20);
+  const Cause first = explained(job).causes.front();
+  EXPECT_EQ(first.cause, "idle-link") << first.what;
+  EXPECT_EQ(first.where, "gloo:eth1");
+  EXPECT_THAT(first.what, HasSubstr("gloo:eth1 carried nothing: all gradients are one part; parts of "));
+  EXPECT_TRUE(first.options.contains("bucketing") && first.options.contains("partition_bytes"));
+  EXPECT_NEAR(first.share, 0.45, 0.08) << "two NICs take half of the time";
+}
+
+TEST(Promises, OneNodeSendsNothing) {
+  const auto profile = even_profile(12, 400'000, 0.0005);
+  const auto measured = measure(traced_simulation(profile, "fifo", {.steps = 20, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  const auto alone = replay(*measured, {.nodes = 1});
+  ASSERT_TRUE(alone) << alone.error().message();
+  EXPECT_NEAR(alone->step_us_p50, 60'000, 600);
+}
+
 }  // namespace
 }  // namespace deft::replay

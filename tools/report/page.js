@@ -14,7 +14,10 @@ function made(tag, text, classes) {
 }
 
 function bytesText(bytes) {
-  return bytes < 1e5 ? (bytes / 1e3).toFixed(1) + " KB" : bytes < 1e9 ? (bytes / 1e6).toFixed(1) + " MB" : (bytes / 1e9).toFixed(2) + " GB";
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  let unit = 0;
+  for (; unit + 1 < units.length && bytes >= 1000 * 1024 ** unit; ++unit);
+  return (bytes / 1024 ** unit).toFixed(unit === 0 ? 0 : 1) + " " + units[unit];
 }
 const msText = (us) => (us / 1e3).toFixed(us < 1e4 ? 2 : 1) + " ms";
 const percent = (share) => (100 * share).toFixed(0) + " %";
@@ -39,7 +42,7 @@ function showWhy(data) {
     element("causes").append(item);
   }
   const sum = data.shares.reduce((all, share) => all + share.us, 0) || 1;
-  element("notes").textContent = data.notes.join(". ");
+  element("notes").textContent = [data.doubt, ...data.notes].filter(Boolean).join(". ");
   data.shares.forEach((share, i) => {
     const box = made("div");
     box.style.cssText = `background:var(--share${i});flex:${share.us / sum}`;
@@ -88,8 +91,10 @@ function showSteps(data, timeline) {
 function showLinks(data) {
   const t = (one) => one.t.map((us) => us / 1e6);
   const names = data.traffic.map((one) => `node ${one.node} ${one.link}`);
+  const kinds = new Set(data.traffic.map((one) => (one.link.startsWith("ps:")
+    ? "What parameter servers answer each node" : "What each node sends over gloo links, and the least round trip")));
   element("links-note").textContent = data.traffic.length === 0
-    ? "The trace has no counters of links: gloo and ps links have them." : "What each node sends, and the least round trip of gloo links. Seconds since the beginning.";
+    ? "The trace has no counters of links: gloo and ps links have them." : `${[...kinds].join("; ")}. Seconds since the beginning.`;
   chart("rate-chart", joined(data.traffic.map((one) => ({ x: t(one), y: one.mbit }))), ["s", ...names], { ylabel: "Mbit/s" });
   chart("rtt-chart", joined(data.traffic.map((one) => ({ x: t(one), y: one.rtt_us }))), ["s", ...names], { ylabel: "round trip, us" });
 }
