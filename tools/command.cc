@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <system_error>
 #include <utility>
 
 namespace deft::tools {
@@ -26,6 +29,15 @@ std::optional<std::string> take_value(std::vector<std::string>& arguments, std::
   value = std::move(*next);
   arguments.erase(next);
   return value;
+}
+
+Result<void> write_text(const std::string& path, const std::string& text) {
+  errno = 0;
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  if (out.flush()) return {};
+  return fail(ErrorKind::kInvalid,
+              "cannot write " + path + (errno == 0 ? "" : ": " + std::generic_category().message(errno)));
 }
 
 Result<Config> load_config(const std::vector<std::string>& flags) {

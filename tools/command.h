@@ -44,6 +44,9 @@ bool take_flag(std::vector<std::string>& arguments, std::string_view flag);
 // Removes `flag` with its value, which stands behind it or behind a `=`. Nothing: it is not there. An empty text: it has no value.
 std::optional<std::string> take_value(std::vector<std::string>& arguments, std::string_view flag);
 
+// kInvalid, with the reason, if the file cannot be written.
+Result<void> write_text(const std::string& path, const std::string& text);
+
 // The configuration from `flags`, the DEFT_* variables and the flag file.
 Result<Config> load_config(const std::vector<std::string>& flags);
 

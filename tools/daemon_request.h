@@ -19,6 +19,10 @@ struct DaemonArguments {
 };
 DaemonArguments split_arguments(Arguments given);
 
+// The error of a command that found no daemon at the default socket, with the daemons that deftrun has started for this user: they listen
+// elsewhere. `socket`: the option of this name. Other errors stay as they are.
+Error with_deftruns(Error error, const std::string& socket);
+
 // The text of the answer, or the error that the daemon gives. Blocks for up to 10 s.
 Result<std::string> ask_daemon(const Config& config, std::span<const std::byte> message);
 

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -50,7 +49,8 @@ Result<double> parse_times(const std::string& text, const std::string& what) {
   const auto read = std::from_chars(text.data(), end, value);
   const bool whole = read.ptr == end || (read.ptr + 1 == end && *read.ptr == 'x');
   if (read.ec != std::errc{} || !whole || !(value > 0))
-    return fail(ErrorKind::kInvalid, what + " is '" + text + "'", "say how many times as fast: 2x, 0.5x");
+    return fail(ErrorKind::kInvalid, what + " is '" + text + "'",
+                "say how many times as " + std::string(what == "--batch" ? "large" : "fast") + ": 2x, 0.5x");
   return value;
 }
 
@@ -124,6 +124,13 @@ bool has_value(const std::string& flag) {
   return std::ranges::find(kFlags, flag) != kFlags.end();
 }
 
+Result<void> check_policy(const std::string& policy) {
+  if (policy.empty() || policy == "all" || find_policy(policy) != nullptr) return {};
+  std::string known;
+  for (const auto& traits : kPolicyTraits) known += " " + std::string(traits.name);
+  return fail(ErrorKind::kInvalid, "--policy is '" + policy + "', which is unknown", "all, or one of" + known);
+}
+
 Result<ReplayOptions> parse(Arguments arguments) {
   ReplayOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -147,6 +154,7 @@ Result<ReplayOptions> parse(Arguments arguments) {
   }
   if (options.folder.empty())
     return fail(ErrorKind::kInvalid, "the folder of the traces is missing", "see deft replay --help");
+  if (auto ok = check_policy(options.what_if.policy); !ok) return tl::unexpected(ok.error());
   return options;
 }
 
@@ -241,11 +249,9 @@ Result<int> run_replay(Arguments arguments) {
     if (!cost) return tl::unexpected(cost.error());
     options->what_if.codec = *std::move(cost);
   }
-  if (!options->profile.empty()) {
-    std::ofstream out(options->profile);
-    out << model::to_json(measured.profile) << '\n';
-    if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + options->profile);
-  }
+  if (!options->profile.empty())
+    if (auto ok = write_text(options->profile, model::to_json(measured.profile) + "\n"); !ok)
+      return tl::unexpected(ok.error());
   const Predictions predictions = predict(measured, options->what_if);
   if (predictions.made.empty()) return tl::unexpected(predictions.cannot.front().second);
   if (options->json)

@@ -1,6 +1,5 @@
 // deft report DIR -o FILE.html: one page about a traced job, which needs no network.
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -87,10 +86,7 @@ Result<void> write_report(const TracedJob& job, const replay::Explanation& expla
   data["folder"] = folder;
   data["what_if"] = what_if_grid(job.measured, budget_us);
   if (!other.is_null()) data["other"] = other;
-  std::ofstream out(file);
-  out << report_page(data);
-  if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + file);
-  return {};
+  return write_text(file, report_page(data));
 }
 
 Result<int> run_report(Arguments arguments) {

@@ -3,6 +3,7 @@
 
 #include "core/base/quantities.h"
 #include "tools/command.h"
+#include "tools/daemon_request.h"
 #include "tools/daemon_status.h"
 
 namespace deft::tools {
@@ -24,7 +25,7 @@ Result<int> run_status(Arguments given) {
     std::fprintf(stderr, "deft status: %s\n", status.error().message().c_str());
     return kExitNoAnswer;
   }
-  if (!status) return tl::unexpected(status.error());
+  if (!status) return tl::unexpected(with_deftruns(status.error(), config->text("socket")));
   const std::string text = as_json ? status->json.dump(2) + "\n" : describe_status(status->json, status->path);
   std::fputs(text.c_str(), stdout);
   return kExitOk;

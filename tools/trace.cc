@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -90,9 +91,10 @@ Result<int> merge(Arguments arguments) {
 }  // namespace
 
 Result<int> run_trace(Arguments arguments) {
-  if (!arguments.empty() && arguments.front() == "merge") return merge(arguments.subspan(1));
-  if (!arguments.empty() && !arguments.front().starts_with("-")) return control_trace(arguments);
-  const bool help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
+  const auto is_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  const bool help = std::ranges::any_of(arguments, is_help);
+  if (!help && !arguments.empty() && arguments.front() == "merge") return merge(arguments.subspan(1));
+  if (!help && !arguments.empty() && !arguments.front().starts_with("-")) return control_trace(arguments);
   std::fputs(kUsage, help ? stdout : stderr);
   return help ? kExitOk : kExitUsage;
 }

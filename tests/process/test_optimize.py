@@ -209,6 +209,13 @@ def test_a_file_that_cannot_be_written_is_told_before_the_search(simulated):
     assert f"cannot write {simulated}/nowhere/f: No such file or directory" in found.stderr
 
 
+@pytest.mark.parametrize("words", (["replay", "--profile"], ["explain", "--html"], ["report", "--budget", "1s", "-o"]))
+def test_a_page_or_profile_that_cannot_be_written_is_told_with_the_reason(simulated, words):
+    failed = deft(words[0], str(simulated), *words[1:], str(simulated / "nowhere/f"))
+    assert failed.returncode == 2
+    assert f"cannot write {simulated}/nowhere/f: No such file or directory" in failed.stderr
+
+
 def test_verify_says_what_is_missing(tmp_path):
     missing = deft("optimize", str(tmp_path), "--verify")
     assert missing.returncode == 2 and "the command that starts the job" in missing.stderr

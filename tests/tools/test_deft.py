@@ -59,6 +59,21 @@ def test_status_without_a_daemon_names_the_socket(no_daemon):
     assert "deftrun" in result.stderr
 
 
+def test_a_daemon_that_deftrun_has_started_is_named(tmp_path, monkeypatch):
+    monkeypatch.delenv("DEFT_SOCKET")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
+    for name in ("deftrun-gone", "deftrun-here"):
+        (tmp_path / name).mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "deftrun-here/deftd.sock"))
+        listener.listen()
+        for words in (["status"], ["trace", "dump"]):
+            complaint = deft(*words).stderr
+            assert f"set DEFT_SOCKET={tmp_path}/deftrun-here/deftd.sock" in complaint
+            assert "deftrun-gone" not in complaint
+
+
 def test_status_of_an_idle_daemon(daemon):
     result = deft("status")
     assert result.returncode == 0
@@ -334,6 +349,11 @@ def test_version():
         (["keygen", "now"], 2, "unexpected argument 'now'"),
         (["doctor", "--timeout=soon"], 2, "'soon' is not a duration"),
         (["simulate"], 2, ""),
+        (["explain", "/tmp", "--html"], 2, "--html needs the name of a file"),
+        (["replay", "/tmp", "--policy", "fast"], 2, "--policy is 'fast', which is unknown"),
+        (["replay", "/tmp", "--batch", "0x"], 2, "how many times as large"),
+        (["optimize", "/tmp", "--budget", "0s"], 2, "--budget is '0s'"),
+        (["trace", "merge", "--help"], 0, ""),
     ],
 )
 def test_exit_statuses(words, status, says):

@@ -252,7 +252,20 @@ def test_tuning_leaves_the_best_in_force_and_says_what_it_tried(tmp_path, capsys
     assert lines[1] == f"# A variable wins over this file: unset {listed}." and lines[2].startswith("# ")
     assert "train with " + " ".join(f"DEFT_{name.upper()}={value}" for name, value in options.items()) in said
     assert f"DEFT_FLAG_FILE={path}, and {listed} not set, since a variable wins over it" in said
-    assert "the best so far" in said and " ms +- " in said
+    assert "the best so far" in said and " ms of the best: " in said
+
+
+def test_the_times_that_are_told_are_those_of_the_gain():
+    measured = measure.measured([100_000.0] * 4), measure.measured([101_000.0] * 4)  # the network drifted
+    assert duel.Duel(*measured, 0.05, 0.01, 4).times() == ("100.00 ms", "95.00 ms")
+
+
+def test_without_a_daemon_the_words_are_those_of_status(monkeypatch):
+    words = "deft status: no deftd answers on /run/deft/deftd.sock"
+    ended = subprocess.CompletedProcess([], 1, "", words)
+    monkeypatch.setattr(job.DeftCommand, "run", lambda *_: ended)
+    with pytest.raises(job.TuneError, match=r"^no deftd answers on "):
+        command.tune_running(arguments("--job", "mine"))
 
 
 def test_the_result_is_an_object_for_programs(tmp_path, capsys):

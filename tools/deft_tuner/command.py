@@ -111,8 +111,9 @@ def in_words(trial: Trial, rules: Rules) -> str:
     verdict = "the best so far" if trial.is_new_best else "no gain above the noise" if not fight.is_worse else "worse"
     if fight.is_better and not trial.is_new_best:
         verdict = f"below {rules.least_gain:.0%}"
+    best, other = fight.times()
     return (
-        f"{trial.number:>3}  {trial.settings}: {fight.other}, beside {fight.best} of the best: {change} "
+        f"{trial.number:>3}  {trial.settings}: {other}, beside {best} of the best: {change} "
         f"({fight.pairs} pairs): {verdict}"
     )
 
@@ -178,9 +179,10 @@ def final_rules(rules: Rules) -> Rules:
 
 
 def header(outcome: TuneResult, method: str) -> str:
+    before, after = outcome.final.times()
     final = outcome.final
     return (
-        f"# deft tune: {final.other.us / 1e3:.2f} ms a step instead of {final.best.us / 1e3:.2f} ms "
+        f"# deft tune: {after} a step instead of {before} "
         f"({final.gain:.1%} less, +- {final.noise:.1%}), after {len(outcome.trials)} trials by {method}\n"
     )
 
@@ -246,8 +248,9 @@ def as_json(outcome: TuneResult, is_faster: bool) -> str:
 def verdict(outcome: TuneResult, is_faster: bool, path: str) -> str:
     final = outcome.final
     if is_faster:
+        before, after = final.times()
         return (
-            f"{final.other} a step instead of {final.best}: {final.gain:.1%} less, +- {final.noise:.1%}\n"
+            f"{after} a step instead of {before}: {final.gain:.1%} less, +- {final.noise:.1%}\n"
             f"{how_to_train(outcome.search.best.options(), path)}"
         )
     if outcome.ended and final is None:
@@ -285,10 +288,11 @@ def check_method(method: str) -> None:
 
 
 def tune_running(given: argparse.Namespace) -> int:
-    running = RunningJob(given.job, job.DeftCommand(given.deft, given.socket), given.patience)
+    deft = job.DeftCommand(given.deft, given.socket)
     try:
-        tune(running, given)
+        tune(RunningJob(given.job, deft, given.patience), given)
     except JobEnded:
+        deft.check_daemon()
         raise TuneError(f"no job '{given.job}' runs on this daemon: deft status lists the jobs", 2) from None
     return 0
 

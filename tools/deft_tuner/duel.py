@@ -40,6 +40,13 @@ class Duel:
     noise: float
     pairs: int
 
+    def times(self) -> tuple[str, str]:
+        """The best one's step, and what the gain makes of it.
+
+        The other's own median drifts with the network, and may contradict the gain.
+        """
+        return f"{self.best.us / 1e3:.2f} ms", f"{self.best.us * (1 - self.gain) / 1e3:.2f} ms"
+
     @property
     def is_better(self) -> bool:
         return self.gain > self.noise

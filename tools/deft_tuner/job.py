@@ -37,6 +37,12 @@ class DeftCommand:
         where = ["--socket", self.socket] if self.socket else []
         return subprocess.run([self.program, *words, *where], capture_output=True, text=True, check=False)
 
+    def check_daemon(self) -> None:
+        """TuneError, with the words of `deft status`, if no daemon answers."""
+        asked = self.run("status")
+        if asked.returncode != 0:
+            raise TuneError(asked.stderr.strip().removeprefix("deft status: "), asked.returncode)
+
     def jobs(self) -> list[dict]:
         """The jobs of this daemon; none if it does not answer (any more)."""
         asked = self.run("status", "--json")
