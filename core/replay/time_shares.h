@@ -7,7 +7,8 @@
 // goes back through that transfer: its copy and decoding, the link, the node that brought its gradients last, the order of the
 // leader, and the transfer before it on the same link. It ends when it has explained as much time as the worker waited, because
 // before that the worker computed, and communication was hidden. Where the path meets a worker that still computes, the rest is
-// waiting for that worker. All figures are means a step.
+// waiting for that worker, but for as long as it began later because a transfer had ended later on its node: that is communication. All
+// figures are means a step.
 #pragma once
 
 #include <cstddef>

@@ -91,7 +91,7 @@ def test_a_straggler_is_named(traces):
 def test_buckets_that_are_far_too_small_are_named(traces):
     text, first = explain(traces / "small buckets")
     assert first["cause"] == "small-parts", text
-    assert text.startswith("gradients travel in parts of 4 KB, which is too small"), text
+    assert text.startswith("gradients travel in parts of 4.0 KB, which is too small"), text
     assert set(first["options"]) == {"bucketing", "partition_bytes"}
 
 

@@ -72,6 +72,33 @@ TEST(Promises, NodesAreComparedInStepsThatAllOfThemHave) {
   EXPECT_THAT(unknown.notes, testing::Contains(HasSubstr("too few to compare its compute")));
 }
 
+// Every step takes 100 ms. A transfer ends 20 ms later on node 1, so that begins its next step so much later, and computes no longer.
+TEST(Promises, ANodeThatIsLateBecauseItsTransferEndsLaterIsNotSlow) {
+  const auto profile = even_profile(1, 8'000'000, 0.005);
+  auto job = simulated::empty_job(profile, 2, {{"policy", "fifo"}});
+  for (TimeUs n = 0; n < 2; ++n) {
+    auto& records = job.nodes[static_cast<std::size_t>(n)].trace.records;
+    for (std::uint64_t step = 0; step < 12; ++step) {
+      const TimeUs at_us = 1'000'000 + static_cast<TimeUs>(step) * 100'000, own_us = at_us + 20'000 * n;
+      records.emplace_back(own_us, own_us,
+                           trace::StageTrace{.stage = 1, .step = step, .waited_us = step > 0 ? 60'000U : 0U});
+      records.emplace_back(own_us + 20'000, own_us + 20'000, trace::StageTrace{.stage = 2, .step = step});
+      records.emplace_back(own_us + 40'000, own_us + 40'000,
+                           trace::GradientTrace{.tensors = 1, .generation = step, .last_step = step});
+      trace::OrderTrace order{.number = step, .generation = step};
+      order.set_bytes(8'000'000);
+      records.emplace_back(at_us + 60'000, at_us + 60'000, order);
+      records.emplace_back(
+          at_us + 60'000, own_us + 100'000,
+          trace::TransferTrace{.number = step, .bytes = 8'000'000, .wire_bytes = 8'000'000, .stage = 3});
+    }
+  }
+  const auto shares = time_shares(job);
+  EXPECT_NEAR(shares.compute_us, 40'000, 100);
+  EXPECT_LT(shares.slow_worker_us, 20'000 / 8) << "of the first step it is not known since when nodes were busy";
+  EXPECT_GT(shares.communication_us, 60'000 - 20'000 / 8);
+}
+
 // All gradients are one part, so the second NIC carries none of them.
 TEST(Promises, ANicThatCarriesNothingIsNamedWithThePartsThatWouldUseIt) {
   const auto truth = even_profile(1, 8'000'000, 0.02, 150, 20'000);
