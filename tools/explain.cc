@@ -26,7 +26,6 @@ constexpr const char* kUsage =
     "--html also writes the page of deft report, without its replays of what if.\n";
 
 void print_causes(const replay::Explanation& explanation) {
-  if (!explanation.doubt.empty()) std::printf("%s\n", explanation.doubt.c_str());
   for (const auto& cause : explanation.causes) {
     std::printf("%s", cause.what.c_str());
     if (cause.gain_us > 0)
@@ -35,6 +34,7 @@ void print_causes(const replay::Explanation& explanation) {
     std::printf("\n");
     for (const auto& [name, value] : cause.options) std::printf("  %s = %s\n", name.c_str(), value.c_str());
   }
+  if (!explanation.doubt.empty()) std::printf("%s\n", explanation.doubt.c_str());
 }
 
 void print_shares(const replay::Explanation& explanation) {

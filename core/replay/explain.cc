@@ -50,9 +50,9 @@ std::string doubt_of(const Explanation& explanation) {
   if (explanation.error_us() <= kDoubt * measured_us) return "";
   std::array<char, 160> text{};
   std::snprintf(text.data(), text.size(),
-                "replay errs by %.0f %% with this job: it says %.1f ms a step instead of %.1f ms",
+                "Replay errs by %.0f %% with this job: it says %.1f ms a step instead of %.1f ms",
                 100 * explanation.error_us() / measured_us, explanation.replayed_step_us / 1000, measured_us / 1000);
-  return std::string(text.data()) + ". Something slows it that replay does not know, and what follows is less sure";
+  return std::string(text.data()) + ". There is something that replay does not know, so the causes are less sure";
 }
 
 // What a job whose parts are all in order could still win. `left_out`: causes that would save less than replay errs by.

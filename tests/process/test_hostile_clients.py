@@ -22,10 +22,10 @@ def busy(tmp_path_factory):
 @pytest.mark.parametrize(
     "lie, says",
     [
-        ({"world": 2**32 - 1}, "the world's size is 4294967295, more than 1048576"),
-        ({"world": 2**20 + 1}, "the world's size is 1048577, more than 1048576"),
-        ({"world": 2**20, "local_size": 10**7}, "the local size is 10000000, more than 4096"),
-        ({"world": 2**20, "local_size": 4097}, "the local size is 4097, more than 4096"),
+        ({"world": 2**32 - 1}, "the world's size is 4294967295, more than 16000"),
+        ({"world": 16001}, "the world's size is 16001, more than 16000"),
+        ({"world": 16000, "local_size": 10**7}, "the local size is 10000000, more than 4096"),
+        ({"world": 16000, "local_size": 4097}, "the local size is 4097, more than 4096"),
         ({"rank": 2, "world": 2}, "rank 2 does not exist in a world of 2"),
         ({"world": 0}, "rank 0 does not exist in a world of 0"),
         ({"world": 4, "local_rank": 2, "local_size": 2}, "local rank 2 of 2 on a node does not fit a world of 4"),
@@ -54,7 +54,7 @@ def test_lies_in_hello_cost_no_memory_and_stop_nobody(busy):
     daemon = busy.daemons[0].pid
     before = memory_kib(daemon)
     for _ in range(50):
-        for lie in ({"world": 2**32 - 1}, {"world": 2**20, "local_size": 10**8}, {"job": b"\xff" * 60000}):
+        for lie in ({"world": 2**32 - 1}, {"world": 16000, "local_size": 10**8}, {"job": b"\xff" * 60000}):
             with Client(busy.socket(0)) as client:
                 client.hello(**lie)
                 client.refusal()
@@ -64,7 +64,7 @@ def test_lies_in_hello_cost_no_memory_and_stop_nobody(busy):
 
 def test_a_job_of_the_largest_world_waits_like_any_other(busy):
     with Client(busy.socket(0)) as client:
-        client.hello(world=2**20, local_size=4096, job=b"large", settings=b"timeout=5s\n")
+        client.hello(world=16000, local_size=4096, job=b"large", settings=b"timeout=5s\n")
         wait_until(lambda: any(job["name"] == "large" for job in busy.status()["jobs"]), what="a job that waits")
         goes_on(busy)
         kind, body = client.receive()  # at the deadline
@@ -72,12 +72,15 @@ def test_a_job_of_the_largest_world_waits_like_any_other(busy):
 
 
 def test_a_status_that_is_not_read_stops_nobody(busy):
-    with Client(busy.socket(0)) as lazy, Client(busy.socket(0)) as large:
-        large.hello(world=2**20, local_size=4096, job=b"listed")
-        wait_until(lambda: any(job["name"] == "listed" for job in busy.status()["jobs"]), what="a long status")
+    with contextlib.ExitStack() as stack:
+        lazy, *large = (stack.enter_context(Client(busy.socket(0))) for _ in range(65))
+        names = [f"listed{number}" for number in range(len(large))]
+        for name, client in zip(names, large):
+            client.hello(world=16000, local_size=4096, job=name.encode())
+        wait_until(lambda: {*names} <= {job["name"] for job in busy.status()["jobs"]}, what="a long status")
         lazy.send(STATUS, b"")
         goes_on(busy)
-        assert any(job["name"] == "listed" for job in busy.status()["jobs"])
+        assert {*names} <= {job["name"] for job in busy.status()["jobs"]}
         lazy.send(STATUS, b"")
         kinds = {lazy.receive()[0] for _ in range(20)}
         assert TEXT in kinds, "what was sent before is there"

@@ -33,7 +33,8 @@ except deft.DeftError as error:
 """
 
 INTERRUPTED = """
-import deft
+import deft, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who started the tests may have it ignored
 try:
     deft.open()
 except KeyboardInterrupt:

@@ -42,7 +42,7 @@ TEST(Promises, WhatReplayErrsByMoreThanACauseSavesIsNoCause) {
   ASSERT_TRUE(unsure);
   EXPECT_EQ(unsure->causes.front().cause, "none");
   EXPECT_THAT(unsure->causes.front().what, HasSubstr("nothing is sure"));
-  EXPECT_THAT(unsure->doubt, HasSubstr("replay errs by 50 % with this job"));
+  EXPECT_THAT(unsure->doubt, HasSubstr("Replay errs by 50 % with this job"));
 }
 
 // Of a damaged file the others' first steps are left: they alone tell how much longer node 0 computes than both others.
