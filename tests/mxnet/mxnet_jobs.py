@@ -2,6 +2,7 @@
 
 import numpy as np
 from launching import Cluster
+from training_checks import assert_close, assert_same_everywhere, own_share
 
 SGD = {"learning_rate": 0.05, "momentum": 0.9}
 WAYS = ("trainer", "kvstore", "optimizer")
@@ -62,3 +63,19 @@ def backward(net, x, y):
         loss = mx.nd.square(net(mx.nd.array(x)) - mx.nd.array(y)).sum()
     loss.backward()
     return loss
+
+
+def assert_ways_agree(make_net, make_batches):
+    """Each way of training gives all ranks the weights of one process on the whole batches."""
+    results = {}
+    for way in ("", *WAYS):
+        net = make_net()
+        step = make_step(way, net)
+        for x, y in make_batches():
+            x, y = own_share(x, y) if way else (x, y)
+            backward(net, x, y)
+            step(len(x))
+        results[way] = weights_of(net)
+        if way:
+            assert_same_everywhere(results[way])
+            assert_close(results[way], results[""])

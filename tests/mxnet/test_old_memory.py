@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 from launching import PACKAGE, without_deft
-from mxnet_jobs import WAYS, backward, make_step, small_net, weights_of
-from training_checks import assert_close, assert_same_everywhere, batches, own_share
+from mxnet_jobs import assert_ways_agree, backward, make_step, small_net, weights_of
+from training_checks import assert_close, batches, own_share
 
 STEPS = 6
 BUILT_BEFORE = """
@@ -25,19 +25,13 @@ assert set(_addressed) == set(net.collect_params().values())
 
 def static_shapes():
     """Their operations keep the addresses of gradients: those of the first pass, or what the network became later."""
-    results = {}
-    for way in ("", *WAYS):
+
+    def make_net():
         net = small_net()
         net.hybridize(static_alloc=True, static_shape=True)
-        step = make_step(way, net)
-        for x, y in batches(STEPS):
-            x, y = own_share(x, y) if way else (x, y)
-            backward(net, x, y)
-            step(len(x))
-        results[way] = weights_of(net)
-        if way:
-            assert_same_everywhere(results[way])
-            assert_close(results[way], results[""])
+        return net
+
+    assert_ways_agree(make_net, lambda: batches(STEPS))
 
 
 def static_shapes_between_two_trainers():

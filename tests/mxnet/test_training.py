@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from mxnet_jobs import SGD, WAYS, backward, make_step, small_net, weights_of
+from mxnet_jobs import SGD, WAYS, assert_ways_agree, backward, make_step, small_net, weights_of
 from offered import CODECS, policies
 from training_checks import assert_close, assert_same_everywhere, batches, large_gradient, own_share, sum_of_halves
 
@@ -289,8 +289,7 @@ def convolutions():
     import mxnet as mx
     from mxnet.gluon import nn
 
-    results = {}
-    for way in ("", *WAYS):
+    def make_net():
         mx.random.seed(3)
         np.random.seed(3)
         net = nn.HybridSequential()
@@ -298,17 +297,15 @@ def convolutions():
         net.initialize(mx.init.Xavier())
         net(mx.nd.zeros((1, 1, 8, 8)))  # finds the shape of the last layer
         net.hybridize()
-        step, rng = make_step(way, net), np.random.default_rng(7)
+        return net
+
+    def images():
+        rng = np.random.default_rng(7)
         for _ in range(4):
             x = rng.standard_normal((8, 1, 8, 8)).astype(np.float32)
-            y = np.sin(x.sum(axis=(2, 3)))
-            x, y = own_share(x, y) if way else (x, y)
-            backward(net, x, y)
-            step(len(x))
-        results[way] = weights_of(net)
-        if way:
-            assert_same_everywhere(results[way])
-            assert_close(results[way], results[""])
+            yield x, np.sin(x.sum(axis=(2, 3)))
+
+    assert_ways_agree(make_net, images)
     return True
 
 
