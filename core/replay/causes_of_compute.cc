@@ -51,16 +51,13 @@ std::vector<NodeSteps> common_steps(const JobTrace& job) {
   const auto has_few = [](const NodeSteps& steps) { return steps.size() < kLeastSteps; };
   const auto few = static_cast<std::size_t>(std::ranges::count_if(nodes, has_few));
   const bool leaves_out = nodes.size() - few >= kLeastNodes;
-  for (auto& node : nodes)
+  const std::size_t compared = leaves_out ? nodes.size() - few : nodes.size();
+  std::map<std::uint64_t, std::size_t> holders;  // by step: how many of them have it
+  for (auto& node : nodes) {
     if (leaves_out && has_few(node)) node.clear();
-  const auto has = [&](const NodeSteps& node, std::uint64_t step) {
-    return node.contains(step) || (leaves_out && node.empty());
-  };
-  std::map<std::uint64_t, bool> common;
-  for (const auto& node : nodes)
-    for (const auto& entry : node)
-      common[entry.first] = std::ranges::all_of(nodes, [&](const NodeSteps& other) { return has(other, entry.first); });
-  for (auto& node : nodes) std::erase_if(node, [&](const auto& entry) { return !common[entry.first]; });
+    for (const auto& entry : node) ++holders[entry.first];
+  }
+  for (auto& node : nodes) std::erase_if(node, [&](const auto& entry) { return holders[entry.first] < compared; });
   return nodes;
 }
 
