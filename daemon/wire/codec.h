@@ -34,7 +34,6 @@ namespace deft::daemon::wire {
 inline constexpr std::uint32_t kControlVersion = 6;
 
 // Limits of the content of messages. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
-inline constexpr std::uint32_t kMaxWorld = 1 << 20;   // ranks of a job
 inline constexpr std::uint32_t kMaxLocalSize = 4096;  // ranks of a node
 inline constexpr std::size_t kMaxNameBytes = 255;     // of jobs, hosts, groups, settings, versions
 // Of tensors, and of collectives, which are named after tensors; of links, of which some name many servers; of a job's token.

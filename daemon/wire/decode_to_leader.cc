@@ -52,7 +52,7 @@ Result<ToLeader> LeaderMessageReader::join(const proto::Join& from) {
   Join to;
   to.host = checks_.name(from.host(), {&at, "host"}, kMaxNameBytes);
   to.deft_version = checks_.name(from.deft_version(), {&at, "deft_version"}, kMaxNameBytes);
-  to.world = checks_.at_most(from.world(), kMaxWorld, {&at, "world"});
+  to.world = checks_.at_most(from.world(), ipc::kMaxWorld, {&at, "world"});
   to.user = from.user();
   to.token = checks_.text(from.token(), {&at, "token"}, kMaxLongNameBytes);
   to.ranks = read_ranks(from.ranks(), to.world, {&at, "ranks"}, checks_);
