@@ -140,10 +140,12 @@ class DelayedStep:
             self.stages.backward_begins()
 
     def backward_ends(self):
+        """Gives whether somebody waits for averages: with delayed updates nobody does."""
         if self.buffer.round.amid_passes():
             self.buffer.leave_open()
         else:
             self.buffer.complete(expose=False)
+        return False
 
     # ---- one step
 

@@ -12,23 +12,19 @@ findings are declared for all ranks. From then on each hook hands its gradient o
 from deft.gradient_round import HANDED, GradientRound, Phase
 from deft.production_order import ProductionOrder
 
-import torch
-
 from . import hooks
 from .arena import Arena
+from .backward_end import end_with_backward
 from .device import device_of
 from .gradient import GradientVersions
-from .nested_backward import call_in_outermost, is_nested
-
-_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 
 class GradientBuffer:
     """Hooks, arena, and the round of gradients under way. `name` is the same on all ranks.
 
     The listener has backward_begins(), which runs before the first gradient of a backward is handed over,
-    generation_begins(with_backward), which runs if that gradient or complete() begins a generation, and
-    backward_ends().
+    generation_begins(with_backward), which runs if that gradient or complete() begins a generation, backward_ends(),
+    which hands over what is missing, and await_averages(), which follows if backward_ends() gives True.
     """
 
     def __init__(self, name, gradients, passes, schedule, writer, process_set):
@@ -142,7 +138,10 @@ class GradientBuffer:
         if self.round.phase is not Phase.OPEN:
             self.listener.generation_begins(with_backward=True)
         self.round.phase = Phase.OPEN
-        _queue_callback(self._end_backward)
+        self.end_with_backward()
+
+    def end_with_backward(self):
+        end_with_backward(self)
 
     def check_again(self, gradient):
         """A gradient appears that was handed over before, and no step() has used it."""
@@ -156,19 +155,6 @@ class GradientBuffer:
             f"has a gradient from more than {self.round.passes} backward passes. Increase backward_passes_per_step to "
             "accumulate gradients locally, or call optimizer.zero_grad() where a gradient is not meant to be used"
         )
-
-    def _end_backward(self):
-        """Completes the generation. A backward that is nested in another one leaves that to the outermost."""
-        if self.round.phase is not Phase.OPEN:
-            return
-        if not self.round.all_handed() and is_nested():
-            call_in_outermost(self._queue_end)
-            return
-        self.task = -1
-        self.listener.backward_ends()
-
-    def _queue_end(self):
-        _queue_callback(self._end_backward)
 
     # ---- the declaration
 

@@ -132,13 +132,16 @@ class SynchronousStep:
             self.stages.backward_begins()
 
     def backward_ends(self):
+        """Hands over what is missing, and waits for nothing. Gives whether await_averages() is to follow."""
         if self.buffer.round.amid_passes() and not self.backward_is_a_step:
             self.buffer.leave_open()
-            return
-        if self.blocking or self.buffer.has_unhanded_grads():
-            self._synchronize_gradients()  # in the second case a further backward would add to gradients under way
-        else:
-            self.buffer.complete(expose=False)
+            return False
+        comes_again = self.buffer.has_unhanded_grads()  # a further backward would add to gradients under way
+        self.buffer.complete(expose=self.blocking)
+        return self.blocking or comes_again
+
+    def await_averages(self):
+        self._wait()
         if self.backward_is_a_step:
             self.buffer.used()
             self.ownership.check_gradients()
@@ -173,7 +176,10 @@ class SynchronousStep:
         self.applier.flush()
         self.overlap.deferred.refuse_uses_before_update()
         _refuse_change(self.buffer.versions.changed())
-        self._detach()
+        self.buffer.writer.detach()
+        self.schedule.advance()
+        self.buffer.release_grads()  # p.grad lets go of the arena
+        self.buffer.used()
         (due,) = self.schedule.take_due()
         self.applier.defer(due)
 
@@ -190,13 +196,6 @@ class SynchronousStep:
                 f"{name} had fewer than backward_passes_per_step={round.passes} backward passes after the gradients of "
                 "this step were averaged: let all passes come before synchronize(), and on all ranks in the same order"
             )
-
-    def _detach(self):
-        """Leaves a complete generation to the next forward. p.grad lets go of the arena."""
-        self.buffer.writer.detach()
-        self.schedule.advance()
-        self.buffer.release_grads()
-        self.buffer.used()
 
     @contextlib.contextmanager
     def _closure_runs(self):
