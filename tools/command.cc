@@ -31,13 +31,17 @@ std::optional<std::string> take_value(std::vector<std::string>& arguments, std::
   return value;
 }
 
-Result<void> write_text(const std::string& path, const std::string& text) {
+Result<void> write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {
   errno = 0;
   std::ofstream out(path, std::ios::binary);
-  out << text;
+  if (out) write(out);
   if (out.flush()) return {};
   return fail(ErrorKind::kInvalid,
               "cannot write " + path + (errno == 0 ? "" : ": " + std::generic_category().message(errno)));
+}
+
+Result<void> write_text(const std::string& path, const std::string& text) {
+  return write_file(path, [&](std::ostream& out) { out << text; });
 }
 
 Result<Config> load_config(const std::vector<std::string>& flags) {

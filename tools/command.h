@@ -6,6 +6,8 @@
 // not answer in time.
 #pragma once
 
+#include <functional>
+#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,7 +46,8 @@ bool take_flag(std::vector<std::string>& arguments, std::string_view flag);
 // Removes `flag` with its value, which stands behind it or behind a `=`. Nothing: it is not there. An empty text: it has no value.
 std::optional<std::string> take_value(std::vector<std::string>& arguments, std::string_view flag);
 
-// kInvalid, with the reason, if the file cannot be written.
+// Makes or replaces a file, which `write` fills. kInvalid, with the reason, if it cannot be written.
+Result<void> write_file(const std::string& path, const std::function<void(std::ostream&)>& write);
 Result<void> write_text(const std::string& path, const std::string& text);
 
 // The configuration from `flags`, the DEFT_* variables and the flag file.

@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <future>
 #include <iterator>
 #include <latch>
@@ -323,9 +322,7 @@ Result<int> report(const Probe& probe, const std::vector<ProbeRow>& rows, const 
   const std::string json = report_json(probe.nodes(), rows).dump(2) + "\n";
   std::fputs((options.json ? json : report_table(probe.nodes(), rows)).c_str(), stdout);
   if (!options.output.empty()) {
-    std::ofstream out(options.output);
-    out << json;
-    if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + options.output, "check the path");
+    if (auto ok = write_text(options.output, json); !ok) return tl::unexpected(ok.error());
   }
   const bool failed = std::any_of(rows.begin(), rows.end(), [](const ProbeRow& row) { return !row.error.empty(); });
   return failed ? kExitFailed : kExitOk;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <iostream>
 
 #include "core/base/policy_traits.h"
@@ -10,6 +9,7 @@
 #include "core/papers/policies.h"
 #include "core/partition/rebucket.h"
 #include "core/select/simulating_selector.h"
+#include "tools/command.h"
 #include "tools/simulate_options.h"
 #include "tools/simulate_output.h"
 #include "tools/simulate_svg.h"
@@ -98,25 +98,19 @@ Result<std::vector<PolicyRun>> run_all(const SimulateOptions& options, const mod
   return runs;
 }
 
-template <typename Write>
-Result<void> write_file(const std::string& path, const Write& write) {
-  if (path.empty()) return {};
-  std::ofstream out(path);
-  if (out) write(out);
-  if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + path, "check the path and its permissions");
-  return {};
-}
-
 Result<void> simulate(const SimulateOptions& options) {
   const auto profile = load_profile(options);
   if (!profile) return tl::unexpected(profile.error());
   const auto runs = run_all(options, *profile);
   if (!runs) return tl::unexpected(runs.error());
-  auto written = write_file(options.events_path, [&](std::ostream& out) {
+  const auto write_runs = [&](std::ostream& out) {
     for (const auto& run : *runs) write_events(out, run);
-  });
-  if (written) written = write_file(options.svg_path, [&](std::ostream& out) { draw_timelines(out, *profile, *runs); });
-  if (!written) return written;
+  };
+  const auto draw = [&](std::ostream& out) { draw_timelines(out, *profile, *runs); };
+  if (!options.events_path.empty())
+    if (auto ok = write_file(options.events_path, write_runs); !ok) return ok;
+  if (!options.svg_path.empty())
+    if (auto ok = write_file(options.svg_path, draw); !ok) return ok;
   options.json ? print_json(std::cout, *runs) : print_table(std::cout, *profile, *runs);
   return {};
 }

@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
+#include <ostream>
 
 #include "core/replay/job_timeline.h"
 #include "tools/command.h"
@@ -75,13 +73,13 @@ Result<int> merge(Arguments arguments) {
   const auto job = read_traces("deft trace", options->folder);
   if (!job) return tl::unexpected(job.error());
   const auto timeline = replay::make_timeline(*job, replay::Detail::kSegments);
-  std::ofstream out(options->output, std::ios::binary);
-  if (options->chrome)
-    write_chrome(out, timeline);
-  else
-    write_perfetto(out, timeline);
-  out.flush();
-  if (!out) return fail(ErrorKind::kInvalid, "cannot write " + options->output + ": " + std::strerror(errno));
+  const auto write = [&](std::ostream& out) {
+    if (options->chrome)
+      write_chrome(out, timeline);
+    else
+      write_perfetto(out, timeline);
+  };
+  if (auto ok = write_file(options->output, write); !ok) return tl::unexpected(ok.error());
   describe_clocks(*job);
   std::printf("%zu nodes, %zu slices on %zu tracks: %s\n", job->nodes.size(), timeline.slices.size(),
               timeline.tracks.size(), options->output.c_str());
