@@ -65,14 +65,18 @@ def backward(net, x, y):
     return loss
 
 
-def assert_ways_agree(make_net, make_batches):
-    """Each way of training gives all ranks the weights of one process on the whole batches."""
+def assert_ways_agree(make_net, make_batches, before_step=lambda number: None):
+    """Each way of training gives all ranks the weights of one process on the whole batches.
+
+    before_step(number) is called in the distributed trainings."""
     results = {}
     for way in ("", *WAYS):
         net = make_net()
         step = make_step(way, net)
-        for x, y in make_batches():
-            x, y = own_share(x, y) if way else (x, y)
+        for number, (x, y) in enumerate(make_batches()):
+            if way:
+                before_step(number)
+                x, y = own_share(x, y)
             backward(net, x, y)
             step(len(x))
         results[way] = weights_of(net)
