@@ -42,6 +42,16 @@ struct Counters {
 };
 Counters strangers;
 
+// Calls from the address of the link's NIC. Where routers lie between the nodes, rules send the packets of each address by its own NIC;
+// without an address they all leave by the first one. 0, or errno.
+int bind_to(const std::string& ip, const Address& called, const Descriptor& socket) {
+  const auto own = make_address(ip, 0);
+  if (!own || own->family() != called.family()) return 0;
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);  // connect() chooses one
+  return bind(socket.get(), own->get(), own->bytes) == 0 ? 0 : errno;
+}
+
 // There may be a way a moment later, while a NIC or a switch starts.
 bool may_pass(int error) { return error == EHOSTUNREACH || error == ENETUNREACH || error == ETIMEDOUT; }
 
@@ -204,6 +214,7 @@ Result<void> Meeting::call(std::uint32_t peer) {
   const Address& address = invitations_[peer].address;
   Descriptor made(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!made.valid()) return fail(ErrorKind::kExhausted, "cannot make a socket: " + error_text());
+  if (const int error = bind_to(spec_.address, address, made)) return call_later(peer, error);
   if (connect(made.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS) return call_later(peer, errno);
   newcomers_.push_back({.socket = std::move(made), .called = peer, .since_us = MonotonicClock::now()});
   return {};

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -94,6 +95,21 @@ TEST_F(PeerSockets, EachMemberTalksToEachOther) {
       }
     });
   for (auto& thread : threads) thread.join();
+}
+
+TEST_F(PeerSockets, AMemberCallsFromTheAddressOfItsOwnNic) {
+  group.nodes = 2;
+  Result<PeerConnections> first;
+  std::thread waiting([&] { first = connect_peers(kLoopback, member(0), "test"); });
+  const auto second = connect_peers({"tcp", "lo", "127.0.0.9"}, member(1), "test");
+  waiting.join();
+  ASSERT_TRUE(first && second);
+  sockaddr_storage caller{};
+  socklen_t size = sizeof caller;
+  ASSERT_EQ(getpeername(first->sockets[1].get(), reinterpret_cast<sockaddr*>(&caller), &size), 0);
+  const Address nic = make_address("127.0.0.9", 0).value();
+  EXPECT_EQ(reinterpret_cast<const sockaddr_in&>(caller).sin_addr.s_addr,
+            reinterpret_cast<const sockaddr_in*>(nic.get())->sin_addr.s_addr);
 }
 
 TEST_F(PeerSockets, StrangersGetNoFurtherAndHoldNobodyUp) {
