@@ -12,7 +12,11 @@ namespace deft::link {
 namespace {
 
 // Bridges of container and machine managers: they exist on every node, with the same address, and lead nowhere.
-constexpr std::array<std::string_view, 5> kLocalBridges = {"docker", "virbr", "podman", "cni", "lxcbr"};
+constexpr std::array<std::string_view, 7> kLocalBridges = {"docker", "virbr", "podman", "cni",
+                                                           "lxcbr",  "lxdbr", "incusbr"};
+// And 12 digits of the network's id: docker compose makes such a bridge for each project.
+constexpr std::string_view kDockerNetwork = "br-";
+constexpr std::size_t kDockerDigits = 12;
 
 constexpr std::string_view kSyntaxFix = "write for instance gloo:eth0,gloo:eth1 or auto";
 
@@ -57,8 +61,15 @@ std::string listed(std::span<const Nic> nics) {
 bool is_usable(const Nic& nic) { return nic.up && !nic.address.empty(); }
 
 bool is_local_bridge(const Nic& nic) {
-  return std::ranges::any_of(kLocalBridges, [&](std::string_view prefix) { return nic.name.starts_with(prefix); });
+  const std::string_view name = nic.name;
+  const bool is_dockers = name.starts_with(kDockerNetwork) && name.size() == kDockerNetwork.size() + kDockerDigits &&
+                          name.find_first_not_of("0123456789abcdef", kDockerNetwork.size()) == std::string_view::npos;
+  return is_dockers ||
+         std::ranges::any_of(kLocalBridges, [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
+
+// Of IPv4: nics.cc leaves those of IPv6 out. Many a server has a NIC that leads to its own management controller alone.
+bool is_link_local(const Nic& nic) { return nic.address.starts_with("169.254."); }
 
 // An `=` asks for the exact name; without it a NIC of just this name is meant, or else all whose names begin so.
 bool matches(std::string_view pattern, const Nic& nic) {
@@ -127,10 +138,10 @@ Result<std::vector<Entry>> parse(std::string_view grammar) {
   }
 }
 
-// All usable NICs but the excluded ones; loopback only if nothing else is left.
+// All usable NICs but the excluded ones. Those whose addresses no router knows, and loopback, only if nothing else is left.
 Result<std::vector<const Nic*>> usable_but(std::span<const std::string_view> excluded, bool loopback_allowed,
                                            std::span<const Nic> nics) {
-  std::vector<const Nic*> chosen;
+  std::vector<const Nic*> chosen, link_local;
   const Nic* loopback = nullptr;
   for (const Nic& nic : nics) {
     const auto excludes = [&](std::string_view pattern) { return matches(pattern, nic); };
@@ -138,9 +149,10 @@ Result<std::vector<const Nic*>> usable_but(std::span<const std::string_view> exc
     if (nic.loopback) {
       loopback = &nic;
     } else if (nic.running && !is_local_bridge(nic)) {
-      chosen.push_back(&nic);
+      (is_link_local(nic) ? link_local : chosen).push_back(&nic);
     }
   }
+  if (chosen.empty()) chosen = link_local;
   if (chosen.empty() && loopback != nullptr && loopback_allowed) chosen.push_back(loopback);
   if (chosen.empty()) {
     return fail(ErrorKind::kUnavailable, "no network interface can reach other machines; there are: " + listed(nics),

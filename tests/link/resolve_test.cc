@@ -51,6 +51,21 @@ TEST(Resolve, AutoTakesLoopbackOnlyWhereThereIsNothingElseAndAllPeersAreHere) {
   EXPECT_THAT(names("auto", true, {}), ElementsAre(HasSubstr("there are: none")));
 }
 
+TEST(Resolve, AutoTakesNoNicThatIsOnEveryNodeWithTheSameAddressAndLeadsNowhere) {
+  const std::vector<Nic> server = {
+      {"eth0", "10.0.0.1", true, true, false},
+      {"br-ex", "10.0.1.1", true, true, false},
+      {"br-0a1b2c3d4e5f", "172.18.0.1", true, true, false},  // a network of docker compose
+      {"br-0a1b2c3d4e5", "10.0.2.1", true, true, false},
+      {"lxdbr0", "10.9.0.1", true, true, false},
+      {"enxbe3af2b6059f", "169.254.3.1", true, true, false},  // the management controller
+  };
+  EXPECT_THAT(names("auto", false, server), ElementsAre("eth0 10.0.0.1", "br-ex 10.0.1.1", "br-0a1b2c3d4e5 10.0.2.1"));
+  EXPECT_THAT(names("auto", true, std::span(server).last(2)), ElementsAre("enxbe3af2b6059f 169.254.3.1"));
+  EXPECT_THAT(names("gloo:br-0,enx", false, server),
+              ElementsAre("br-0a1b2c3d4e5f 172.18.0.1", "br-0a1b2c3d4e5 10.0.2.1", "enxbe3af2b6059f 169.254.3.1"));
+}
+
 TEST(Resolve, AnExactNameIsMeantBeforeAPrefix) {
   EXPECT_THAT(names("gloo:eth1"), ElementsAre("eth1 10.0.1.1"));
   EXPECT_THAT(names("gloo:=eth1"), ElementsAre("eth1 10.0.1.1"));
