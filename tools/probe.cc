@@ -109,6 +109,7 @@ class Probe {
   Result<void> check_links() const;
   [[nodiscard]] std::vector<Item> items() const;
   void leave_out_failed(Item& item) const;
+  [[nodiscard]] std::string why_in_the_clear(const link::LinkSpec& spec) const;
   std::vector<ProbeRow> measure(const Item& item, std::size_t index, std::uint32_t place);
   void measure_link_of(const Item& item, std::size_t index, std::uint32_t place, ProbeRow& row, std::latch& opened);
   Result<void> measure_opened(link::Link& link, ProbeRow& row) const;
@@ -214,13 +215,18 @@ std::vector<ProbeRow> Probe::measure(const Item& item, std::size_t index, std::u
   return rows;
 }
 
+// Why a link would not encrypt what it sends; empty if it would.
+std::string Probe::why_in_the_clear(const link::LinkSpec& spec) const {
+  const link::Encryption how = link::find_backend(spec.backend)->encryption;
+  if (how == link::Encryption::kDaemonKey && key_file_.empty())
+    return "cannot encrypt without the servers' key (secret_file), and encrypt_gradients is on";
+  return how == link::Encryption::kNone ? "cannot encrypt, and encrypt_gradients is on" : "";
+}
+
 void Probe::measure_link_of(const Item& item, std::size_t index, std::uint32_t place, ProbeRow& row,
                             std::latch& opened) {
-  const auto& backend = *link::find_backend(specs_[row.link].backend);
-  if (encrypts_ && backend.encryption == link::Encryption::kNone) {
-    row.error = "cannot encrypt, and encrypt_gradients is on";
-    return opened.count_down();
-  }
+  if (encrypts_) row.error = why_in_the_clear(specs_[row.link]);
+  if (!row.error.empty()) return opened.count_down();
   const TimeUs now = MonotonicClock::now();
   link::LinkGroup group;
   group.encrypts = encrypts_;

@@ -132,13 +132,14 @@ def test_a_file_that_no_probe_has_written_is_refused(tmp_path):
 
 def test_links_are_measured_as_they_will_be_used():
     leader = f"127.0.0.1:{free_port()}"
-    links = "gloo:lo,mpi"
+    links = "gloo:lo,mpi,ps:127.0.0.1:9"
     ranks = [start(rank, 2, leader, DEFT_LINKS=links, DEFT_ENCRYPT_GRADIENTS="on") for rank in range(2)]
     status, out, err = finish(ranks)[0]
     assert status == 1, out + err
     assert "what the links send is encrypted" in out
     assert re.search(r"gloo:lo +0 - 1 +\d+ \+- ", out)
     assert re.search(r"mpi +0 - 1 +cannot encrypt", out)
+    assert re.search(r"ps:127.0.0.1:9 +0 - 1 +cannot encrypt without the servers' key", out)
 
 
 def test_nodes_must_agree_on_encryption():
