@@ -86,6 +86,27 @@ std::vector<Finding> server_findings(const std::string& grammar) {
   return findings;
 }
 
+// What jobs say of the links if encrypt_gradients is on.
+std::vector<Finding> encryption_findings(const Config& config) {
+  const auto links = link::resolve_links(config.text("links"), true);
+  if (config.text("encrypt_gradients") != "on" || !links) return {};
+  std::string unable;
+  bool has_servers = false;
+  for (const auto& spec : *links) {
+    const link::Encryption how = link::find_backend(spec.backend)->encryption;
+    if (how == link::Encryption::kNone) unable += (unable.empty() ? "" : ", ") + spec.name();
+    has_servers |= how == link::Encryption::kDaemonKey;
+  }
+  if (!unable.empty())
+    return {{Health::kFail, "encryption", unable + " cannot encrypt gradients, and encrypt_gradients is on",
+             "use gloo, tcp or ps links, or set DEFT_ENCRYPT_GRADIENTS=off"}};
+  if (!config.text("secret_file").empty()) return {{Health::kOk, "encryption", "all links encrypt gradients", ""}};
+  return {{has_servers ? Health::kFail : Health::kWarn, "encryption",
+           has_servers ? "without a key, ps links cannot encrypt gradients, and encrypt_gradients is on"
+                       : "without a key of the daemons, only jobs of one machine can encrypt gradients",
+           "give all daemons and parameter servers one key (secret_file; deft keygen makes one)"}};
+}
+
 }  // namespace
 
 Finding check_daemon(const Config& config) {
@@ -107,6 +128,7 @@ std::vector<Finding> check_links(const Config& config) {
   if (link::find_backend("mpi")->built) all.push_back(mpi_finding());
   if (link::find_backend("nccl")->built) all.push_back(nccl_finding());
   for (auto& finding : server_findings(config.text("links"))) all.push_back(std::move(finding));
+  for (auto& finding : encryption_findings(config)) all.push_back(std::move(finding));
   return all;
 }
 

@@ -234,6 +234,21 @@ def test_doctor_asks_the_parameter_servers():
         assert finding("server", "--links", f"ps:127.0.0.1:{listener.getsockname()[1]}")["health"] == "ok"
 
 
+def test_doctor_says_which_links_cannot_encrypt(tmp_path):
+    key = tmp_path / "key"
+    key.write_text(deft("keygen").stdout)
+    key.chmod(0o600)
+    with_key = ["--secret-file", str(key)]
+    for links, words, health, text in (
+        ("gloo:lo", with_key, "ok", "all links encrypt"),
+        ("gloo:lo", [], "warn", "only jobs of one machine"),
+        ("gloo:lo,ps:127.0.0.1:1", [], "fail", "without a key, ps links cannot encrypt"),
+        ("gloo:lo,mpi:lo", with_key, "fail", "mpi:lo cannot encrypt"),
+    ):
+        found = finding("encryption", "--links", links, "--encrypt-gradients", "on", *words)
+        assert found["health"] == health and text in found["found"], found
+
+
 def test_doctor_checks_the_secret(tmp_path):
     key = tmp_path / "key"
     key.write_text("short")
