@@ -1,7 +1,8 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2128
 # Source me: puts this tree's programs and its Python package on the paths.
 #   . scripts/env.sh
-DEFT_TREE=$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")/.." && pwd)
+DEFT_TREE=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE:-$0}")/.." && pwd)  # with a CDPATH, cd may go elsewhere, and prints
+[ -e "$DEFT_TREE/scripts/env.sh" ] || DEFT_TREE=$(pwd)  # dash does not tell where this file is
 case ":$PATH:" in
   *":$DEFT_TREE/build/bin:"*) ;;
   *) PATH="$DEFT_TREE/build/bin:$DEFT_TREE/.venv/bin:$PATH" ;;
