@@ -168,6 +168,25 @@ def test_a_host_named_twice_has_both_slots():
     assert hosts.parse_hosts("a:2,b,a:3") == {"a": 5, "b": 1}
 
 
+def test_a_hostfile_may_have_comments_in_any_encoding(tmp_path):
+    (tmp_path / "hosts").write_bytes(b"# f\xfcr\na slots=2\n")
+    assert hosts.read_hostfile(str(tmp_path / "hosts")) == {"a": 2}
+
+
+def test_no_host_is_an_option_of_ssh(tmp_path):
+    (tmp_path / "hosts").write_text("-oProxyCommand=true slots=1\n")
+    with pytest.raises(hosts.UsageError, match="is no `host slots=N`"):
+        hosts.read_hostfile(str(tmp_path / "hosts"))
+
+
+def test_a_working_directory_that_is_gone_is_told(monkeypatch, tmp_path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(hosts.UsageError, match="the working directory is gone"):
+        plans_of("localhost")
+
+
 # --- where nodes reach each other
 
 
@@ -232,6 +251,15 @@ def test_a_daemon_that_listens_everywhere_is_named_by_an_address(resolves_only_b
 def test_names_that_do_not_resolve_are_told(resolves_only_b):
     with pytest.raises(RuntimeError, match=r"\(alias: Name or service not known\): name the hosts by IPv4 addresses"):
         agent.reachable_address({"address": "", "peers": ["alias"], "over_ssh": False})
+
+
+def test_this_machine_may_have_a_name_that_dns_cannot_have(monkeypatch):
+    hosts.own_names.cache_clear()
+    monkeypatch.setattr(socket, "gethostname", lambda: "x" * 64)
+    try:
+        assert hosts.is_local("x" * 64) and not hosts.is_local("y")
+    finally:
+        hosts.own_names.cache_clear()
 
 
 def test_the_own_names_are_looked_up_once(monkeypatch):

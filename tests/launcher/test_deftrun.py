@@ -56,6 +56,29 @@ def test_output_that_the_locale_cannot_show_ends_nothing(monkeypatch):
     assert (result.returncode, result.stdout) == (0, "[0] caf\\xe9\n"), result.stderr
 
 
+def test_closed_streams_end_nothing():
+    script = 'exec >&- 2>&-; exec "$@"'
+    result = subprocess.run(
+        [
+            "sh",
+            "-c",
+            script,
+            "sh",
+            sys.executable,
+            BIN / "deftrun",
+            "-np",
+            "1",
+            "sh",
+            "-c",
+            "echo out; echo err >&2; exit 3",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (3, "", "")
+
+
 def test_much_output_arrives_whole():
     result = deftrun("-np", "2", "sh", "-c", "seq 1 20000")
     lines = result.stdout.splitlines()
@@ -374,6 +397,12 @@ def test_a_killed_agent_is_a_lost_node():
         (["-np", "0", "true"], "not 1 or more"),
         (["-np", "1", "--no-such-option", "true"], "no-such-option"),
         (["-np", "1", "--rank", "0", "true"], "rank"),
+        (["-np", "1", "--polcy", "fifo", "true"], "unknown option --polcy: did you mean --policy?"),
+        (["--np", "1", "true"], "unknown option --np: did you mean -np?"),
+        (["-np", "1", "--listen", "127.0.0.1:1", "true"], "deftrun chooses --listen itself"),
+        (["-np", "1", "-x", "=red", "true"], "names no variable"),
+        (["-np", "1", "--start-timeout", "nan", "true"], "nan is not between 0 and 86400"),
+        (["-np", "1", "--grace", "-1", "true"], "-1 is not between 0 and 86400"),
     ],
 )
 def test_wrong_usage_is_told(words, says):

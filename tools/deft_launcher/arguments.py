@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from deft_launcher import hosts
 from deft_launcher.hosts import Node, UsageError
 
 OURS = {"leader", "listen"}  # deftrun sets them
+DAY_SECONDS = 86_400
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "PYTHONUNBUFFERED")
 
 USAGE = "deftrun -np N [-H host:slots,...] [--hostfile F] [--nodes K] [-x VAR] [--OPTION VALUE ...] COMMAND ..."
@@ -82,8 +84,8 @@ def make_parser(names: list[str], retired: dict[str, str]) -> argparse.ArgumentP
     parser.add_argument("--hostfile", metavar="FILE", help="the same, one `host slots=N` a line")
     parser.add_argument("--nodes", type=positive, metavar="K", help="emulate K nodes on this machine")
     parser.add_argument("--network-interfaces", metavar="NICS", help="eth0,eth1: short for --links gloo:eth0,gloo:eth1")
-    parser.add_argument("--start-timeout", type=float, default=60, metavar="SECONDS", help="for all daemons (60)")
-    parser.add_argument("--grace", type=float, default=5, metavar="SECONDS", help="between TERM and KILL (5)")
+    parser.add_argument("--start-timeout", type=seconds, default=60, metavar="SECONDS", help="for all daemons (60)")
+    parser.add_argument("--grace", type=seconds, default=5, metavar="SECONDS", help="between TERM and KILL (5)")
     parser.add_argument("-x", action="append", default=[], metavar="VAR[=VALUE]", help="variable for all workers")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the daemons' logs and the placement")
     parser.add_argument("--version", action="store_true", help="print the version")
@@ -104,6 +106,25 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return value
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= DAY_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {DAY_SECONDS}")
+    return value
+
+
+def parse_flags(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    given, unknown = parser.parse_known_args(words)
+    if not unknown:
+        return given
+    flag = unknown[0].partition("=")[0]
+    if flag.removeprefix("--") in OURS:
+        raise UsageError(f"deftrun chooses {flag} itself: leave it out")
+    names = [name.removeprefix("deft_").replace("_", "-") for name in vars(given)]
+    near = difflib.get_close_matches(flag, [f"--{name}" if len(name) > 2 else f"-{name}" for name in names], 1)
+    raise UsageError(f"unknown option {flag}" + (f": did you mean {near[0]}?" if near else ""))
 
 
 def place(given: argparse.Namespace) -> list[Node]:
@@ -151,6 +172,8 @@ def forwarded(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]
     explicit: dict[str, str] = {}
     for item in given.x:
         name, equals, value = item.partition("=")
+        if not name:
+            raise UsageError(f"-x {item}: this names no variable: give -x NAME=VALUE")
         if not equals and name not in os.environ:
             raise UsageError(f"-x {name}: this variable is not set here: give -x {name}=VALUE")
         explicit[name] = value if equals else os.environ[name]
@@ -162,7 +185,7 @@ def parse(words: list[str]) -> Run | None:
     """What to run; None if only a question was answered."""
     known = listed_options("--json")
     parser = make_parser([option["name"] for option in known], listed_options("--retired"))
-    given = parser.parse_args(words)
+    given = parse_flags(parser, words)
     if given.version:
         print(subprocess.run([program("deft"), "--version"], capture_output=True, text=True).stdout.strip())
         return None

@@ -30,7 +30,11 @@ class Node:
 
 @functools.cache  # a name server may be asked, and all pairs of nodes are compared
 def own_names() -> frozenset[str]:
-    return frozenset({socket.gethostname(), socket.getfqdn()})
+    name = socket.gethostname()
+    try:
+        return frozenset({name, socket.getfqdn()})
+    except UnicodeError:  # a name that Linux takes and DNS does not, for instance one of 64 letters
+        return frozenset({name})
 
 
 def is_local(host: str) -> bool:
@@ -51,7 +55,7 @@ def parse_hosts(text: str) -> dict[str, int]:
     """`a:2,b:4` (a host without a number has one slot); a host named twice has the sum."""
     hosts: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"([^:\s]+)(?::(\d+))?", item)
+        match = re.fullmatch(r"([^-:\s][^:\s]*)(?::(\d+))?", item)
         if not match or match[2] == "0":
             raise UsageError(f"-H: '{item}' is no host:slots")
         hosts[match[1]] = hosts.get(match[1], 0) + int(match[2] or 1)
@@ -62,7 +66,7 @@ def read_hostfile(path: str) -> dict[str, int]:
     """Lines `host slots=N` or `host:N`; # begins a comment."""
     hosts: dict[str, int] = {}
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(errors="replace")
     except OSError as error:
         raise UsageError(f"--hostfile: cannot read {path}: {error.strerror}") from None
     for number, line in enumerate(text.splitlines(), 1):

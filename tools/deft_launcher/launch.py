@@ -26,6 +26,13 @@ SLURM_STEP = re.compile(r"slurm-\d+\.\d+")  # deploy/slurm-task-prolog names so 
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
+def working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(f"the working directory is gone ({error.strerror}): cd to one that exists") from None
+
+
 class Failure:
     """Something that ends the run. Of several, the weightiest is the cause: a daemon, then a kill, then an exit."""
 
@@ -134,7 +141,7 @@ class Launcher:
             "command": run.command,
             "options": options,
             "environment": {} if node.local else run.forwarded,
-            "folder": os.getcwd(),
+            "folder": working_folder(),
             "first_rank": node.first_rank,
             "workers": node.workers,
             "world": run.world,
@@ -340,7 +347,15 @@ class Launcher:
         return cause.status
 
 
+def open_closed_streams() -> None:
+    """Whoever starts us may have closed them; what is written there is lost then."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
 def main(words: list[str]) -> int:
+    open_closed_streams()
     sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: workers may write what this locale has not
     try:
         run = arguments.parse(words)
@@ -348,3 +363,5 @@ def main(words: list[str]) -> int:
     except UsageError as error:
         print(f"deftrun: {error} (see deftrun --help)", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before anything is started
+        return 130
