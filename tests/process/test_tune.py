@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cluster import BUILD, IMPORTS, Cluster, clean_environment, json_of, wait_for_line
+from cluster import BUILD, IMPORTS, Cluster, clean_environment, json_of, wait_for_line, wait_until
 
 # Rank 0 ends the training at the same step on all ranks, because the last sum says so.
 TRAIN = """
@@ -45,6 +45,10 @@ def tune(*words: str) -> subprocess.CompletedProcess:
     return subprocess.run([*TUNE, *words], capture_output=True, text=True, env=clean_environment(), check=False)
 
 
+def settings_of(cluster: Cluster) -> dict[str, str]:
+    return {name: str(value) for name, value in cluster.status(0)["jobs"][0]["leader"]["settings"].items()}
+
+
 def test_a_running_job_is_tuned_and_its_sums_stay_right(tmp_path):
     flags = tmp_path / "tuned.flags"
     with Cluster(2, policy="fifo", partition_bytes="16KB", credit_bytes="64KB") as cluster:
@@ -53,6 +57,11 @@ def test_a_running_job_is_tuned_and_its_sums_stay_right(tmp_path):
         for worker in workers:
             wait_for_line(worker, "five steps")
         where = ("--socket", cluster.socket(0), "-o", str(flags), "--trials", "2", "--steps", "4", "--json")
+        own = settings_of(cluster)
+        with subprocess.Popen([*TUNE, *where, "--job", "mine"], env=clean_environment()) as ended:
+            wait_until(lambda: settings_of(cluster)["policy"] == "bytescheduler", what="the first trial")
+            ended.terminate()
+        assert ended.returncode == 143 and settings_of(cluster) == own
         done = tune(*where, "--job", "mine")
         assert done.returncode == 0, done.stderr
         result = json_of(done)
@@ -61,9 +70,7 @@ def test_a_running_job_is_tuned_and_its_sums_stay_right(tmp_path):
         assert result["trials"][0]["partition_bytes"] == "65536"
         assert all(trial["step_us"] > 0 and trial["pairs"] >= 2 for trial in result["trials"])
         assert result["final"]["pairs"] >= 2 and flags.exists() == result["worth_it"]
-        settings = cluster.status(0)["jobs"][0]["leader"]["settings"]
-        left = {name: str(value) for name, value in settings.items()}
-        assert left == (result["options"] or result["own"])
+        assert settings_of(cluster) == (result["options"] or result["own"])
         elsewhere = tune("--socket", cluster.socket(1), "--job", "mine")
         assert elsewhere.returncode == 1 and "run deft tune on the node of rank 0" in elsewhere.stderr
         unknown = tune("--socket", cluster.socket(0), "--job", "yours")
