@@ -189,8 +189,11 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
     if arguments.plot and not arguments.plot.endswith((".png", ".svg", ".pdf")):
         raise ValueError(f"--plot {arguments.plot}: the name must end in .png, .svg or .pdf")
     for name in filter(None, (arguments.json, arguments.plot)):
-        if not os.access(Path(name).resolve().parent, os.W_OK):
-            raise ValueError(f"cannot write {name}: its folder does not exist or is read-only")
+        path = Path(name).resolve()
+        if path.is_dir():
+            raise ValueError(f"cannot write {name}: it is a folder")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ValueError(f"cannot write {name}: it is read-only, or its folder is or does not exist")
     _check_events(arguments)
     if arguments.lab_shell is None:
         catalogue.find_data(arguments.model, arguments.data)

@@ -187,6 +187,7 @@ def test_a_scheme_that_fails_is_named_and_the_others_go_on(tmp_path):
         (["--verify", "--straggler", "node1@step 3: 0.5"], "steady"),
         (["--plot", "x.doc"], "x.doc"),
         (["--json", "/no/such/folder/x.json"], "/no/such/folder"),
+        (["--json", "/tmp"], "it is a folder"),
         (["--data", "/no/such/folder"], "dataset-fashion-mnist"),
     ],
 )
