@@ -103,7 +103,7 @@ Result<int> run_check_build(Arguments given) {
   if (auto ok = expect_none(arguments); !ok) return tl::unexpected(ok.error());
   const json build = describe_build();
   if (as_json)
-    std::puts(build.dump(2).c_str());
+    put_json(build);
   else
     print_build(build);
   return kExitOk;

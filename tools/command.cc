@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
@@ -29,6 +31,10 @@ std::optional<std::string> take_value(std::vector<std::string>& arguments, std::
   value = std::move(*next);
   arguments.erase(next);
   return value;
+}
+
+void put_json(const nlohmann::json& value) {
+  std::puts(value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
 Result<void> write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {

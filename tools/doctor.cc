@@ -28,7 +28,10 @@ Result<int> run_doctor(Arguments given) {
   auto config = load_config(arguments);
   if (!config) return tl::unexpected(config.error());
   const auto findings = examine(*config);
-  std::fputs((as_json ? to_json(findings).dump(2) + "\n" : to_text(findings)).c_str(), stdout);
+  if (as_json)
+    put_json(to_json(findings));
+  else
+    std::fputs(to_text(findings).c_str(), stdout);
   const bool failed =
       std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.health == Health::kFail; });
   return failed ? kExitFailed : kExitOk;

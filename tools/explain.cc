@@ -107,7 +107,7 @@ Result<int> run_explain(Arguments given) {
   if (html)
     if (auto ok = write_report(*job, *explanation, *folder, 0, *html); !ok) return tl::unexpected(ok.error());
   if (json) {
-    std::printf("%s\n", causes_json(*explanation).dump(2).c_str());
+    put_json(causes_json(*explanation));
     return kExitOk;
   }
   print_causes(*explanation);

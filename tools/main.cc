@@ -1,9 +1,12 @@
 // deft: the command line. Each command is a function of command.h.
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "tools/command.h"
@@ -58,6 +61,14 @@ int report(std::string_view command, const Error& error) {
   return error.kind == ErrorKind::kInvalid ? kExitUsage : kExitFailed;
 }
 
+Result<int> run_command(const Command& command, Arguments arguments) {
+  try {
+    return command.run(arguments);
+  } catch (const std::exception& error) {  // of the standard library: memory, folders
+    return fail(ErrorKind::kUnavailable, error.what());
+  }
+}
+
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     print_usage(stderr);
@@ -71,9 +82,9 @@ int run(const std::vector<std::string>& arguments) {
   const auto* command =
       std::find_if(kCommands.begin(), kCommands.end(), [&](const Command& c) { return c.name == name; });
   const bool known = command != kCommands.end();
-  const bool help =
-      name == "--help" || name == "-h" || name == "help" ||
-      (known && !command->own_help && arguments.size() > 1 && (arguments[1] == "--help" || arguments[1] == "-h"));
+  const auto is_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  const bool help = is_help(name) || name == "help" ||
+                    (known && !command->own_help && std::any_of(arguments.begin() + 1, arguments.end(), is_help));
   if (help) {
     print_usage(stdout);
     return kExitOk;
@@ -82,11 +93,22 @@ int run(const std::vector<std::string>& arguments) {
     std::fprintf(stderr, "deft: unknown command '%s' (see deft --help)\n", name.c_str());
     return kExitUsage;
   }
-  const auto status = command->run(Arguments(arguments).subspan(1));
+  const auto status = run_command(*command, Arguments(arguments).subspan(1));
   return status ? *status : report(name, status.error());
+}
+
+// The output may go to a file on a full disk: who redirects it must hear of that.
+int with_output_written(int status) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  const std::string why = errno == 0 ? "" : ": " + std::generic_category().message(errno);
+  std::fprintf(stderr, "deft: cannot write the output%s\n", why.c_str());
+  return status == kExitOk ? kExitFailed : status;
 }
 
 }  // namespace
 }  // namespace deft::tools
 
-int main(int argc, char** argv) { return deft::tools::run(std::vector<std::string>(argv + 1, argv + argc)); }
+int main(int argc, char** argv) {
+  return deft::tools::with_output_written(deft::tools::run(std::vector<std::string>(argv + 1, argv + argc)));
+}

@@ -224,7 +224,7 @@ void print_json(const Outcome& outcome, const nlohmann::json& memory, const std:
                         {"is_faster", verified->is_faster()}};
   if (!memory.is_null()) json["memory"] = memory;
   for (const ScriptChange& change : changes) json["tries"].push_back(change_json(change));
-  std::printf("%s\n", json.dump(2).c_str());
+  put_json(json);
 }
 
 // Both ways to train with the settings lead to the same. The first is what --verify does.

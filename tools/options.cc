@@ -6,7 +6,7 @@
 namespace deft::tools {
 namespace {
 
-std::string options_as_json() {
+nlohmann::json options_as_json() {
   auto out = nlohmann::json::array();
   for (const auto& spec : option_table())
     out.push_back({{"name", spec.name},
@@ -14,25 +14,25 @@ std::string options_as_json() {
                    {"choices", spec.choices},
                    {"daemons_only", spec.audience == Audience::kDaemon},
                    {"help", spec.help}});
-  return out.dump(2) + "\n";
+  return out;
 }
 
 // For launchers: the name that an option had, and what to write instead.
-std::string retired_as_json() {
+nlohmann::json retired_as_json() {
   auto out = nlohmann::json::object();
   for (const auto& retired : retired_options())
     out[std::string(retired.name)] = retired.renamed_to.empty() ? retired.instead : retired.renamed_to;
-  return out.dump(2) + "\n";
+  return out;
 }
 
 // For launchers: what variables and the flag file set, as users wrote it.
-Result<std::string> given_as_json() {
+Result<nlohmann::json> given_as_json() {
   const auto config = load_config({});
   if (!config) return tl::unexpected(config.error());
   auto out = nlohmann::json::object();
   for (const auto& spec : option_table())
     if (config->source(spec.name) != ConfigSource::kDefault) out[std::string(spec.name)] = config->text(spec.name);
-  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return out;
 }
 
 }  // namespace
@@ -44,13 +44,15 @@ Result<int> run_options(Arguments given) {
   const bool retired = take_flag(arguments, "--retired");
   const bool only_given = take_flag(arguments, "--given");
   if (auto ok = expect_none(arguments); !ok) return tl::unexpected(ok.error());
-  const Result<std::string> text = retired      ? retired_as_json()
-                                   : only_given ? given_as_json()
-                                   : as_json    ? options_as_json()
-                                   : markdown   ? options_as_markdown()
-                                                : describe_options(Audience::kAll);
-  if (!text) return tl::unexpected(text.error());
-  std::fputs(text->c_str(), stdout);
+  if (only_given) {
+    const auto values = given_as_json();
+    if (!values) return tl::unexpected(values.error());
+    put_json(*values);
+  } else if (retired || as_json) {
+    put_json(retired ? retired_as_json() : options_as_json());
+  } else {
+    std::fputs((markdown ? options_as_markdown() : describe_options(Audience::kAll)).c_str(), stdout);
+  }
   return kExitOk;
 }
 

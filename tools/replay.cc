@@ -226,7 +226,7 @@ void print_json(const Predictions& predictions, const nlohmann::json& memory) {
                     {"measured_step_us_mean", p.measured_step_us_mean},
                     {"memory", memory}});
   for (const auto& [policy, why] : predictions.cannot) list.push_back({{"policy", policy}, {"cannot", why.message()}});
-  std::printf("%s\n", list.dump(2).c_str());
+  put_json(list);
 }
 
 }  // namespace

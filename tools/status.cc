@@ -26,8 +26,10 @@ Result<int> run_status(Arguments given) {
     return kExitNoAnswer;
   }
   if (!status) return tl::unexpected(with_deftruns(status.error(), config->text("socket")));
-  const std::string text = as_json ? status->json.dump(2) + "\n" : describe_status(status->json, status->path);
-  std::fputs(text.c_str(), stdout);
+  if (as_json)
+    put_json(status->json);
+  else
+    std::fputs(describe_status(status->json, status->path).c_str(), stdout);
   return kExitOk;
 }
 

@@ -188,6 +188,11 @@ def test_doctor_finds_the_daemon(daemon):
     assert finding("daemon")["health"] == "ok"
 
 
+def test_doctor_tells_programs_of_a_path_that_is_no_utf8(monkeypatch):
+    monkeypatch.setenv("DEFT_TRACE", os.fsdecode(b"/caf\xe9"))
+    assert "trace=/caf\ufffd (variable)" in finding("options")["found"]
+
+
 def test_doctor_warns_without_a_daemon():
     found = finding("daemon")
     assert found["health"] == "warn"
@@ -356,6 +361,7 @@ def test_version():
         ([], 2, "usage: deft COMMAND"),
         (["--help"], 0, ""),
         (["status", "--help"], 0, ""),
+        (["doctor", "--json", "--help"], 0, ""),
         (["nothing"], 2, "unknown command 'nothing'"),
         (["status", "--jason"], 2, "unknown option --jason"),
         (["status", "--wait"], 2, "--wait is ''"),
@@ -375,6 +381,21 @@ def test_exit_statuses(words, status, says):
     result = deft(*words)
     assert result.returncode == status
     assert says in result.stderr
+
+
+@pytest.mark.parametrize("words", [["keygen"], ["options", "--json"], ["--help"]])
+def test_output_that_cannot_be_written_is_an_error(words):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([BIN / "deft", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr.startswith("deft: cannot write the output")
+
+
+def test_a_folder_that_is_gone_is_an_error(tmp_path):
+    script = f'cd "$1" && rmdir "$1" && exec {BIN}/deft trace start traces'
+    result = subprocess.run(["sh", "-c", script, "sh", tmp_path], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert "No such file or directory" in result.stderr
 
 
 def test_a_mistyped_variable_is_an_error_with_a_suggestion(monkeypatch):
