@@ -116,6 +116,7 @@ int serve(LiveConfig& live, int ready_fd) {
 }
 
 int check(const Config& config) {
+  start_logging(config);  // it may warn
   if (auto ok = check_config(config); !ok) return complain(ok.error(), kUsage);
   std::printf("the configuration is right; settings: %s\n", config.effective().c_str());
   return 0;

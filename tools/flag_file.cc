@@ -11,6 +11,7 @@
 
 #include "core/base/config.h"
 #include "core/base/text.h"
+#include "core/base/text_file.h"
 
 namespace deft::tools {
 namespace {
@@ -25,7 +26,7 @@ OptionValues options_in(const std::string& path) {
   OptionValues options;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
-    const auto text = std::string_view(line).substr(0, line.find('#'));
+    const auto text = without_comment(line);
     const auto equals = text.find('=');
     if (equals == std::string_view::npos) continue;
     options[std::string(trimmed(text.substr(0, equals)))] = trimmed(text.substr(equals + 1));

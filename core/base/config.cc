@@ -10,6 +10,7 @@
 
 #include "core/base/quantities.h"
 #include "core/base/text.h"
+#include "core/base/text_file.h"
 
 namespace deft {
 namespace {
@@ -126,7 +127,7 @@ bool has_range(const OptionSpec& spec, std::string_view text) {
 Result<double> checked_value(const OptionSpec& spec, std::string_view text, const std::string& where) {
   const auto number = parse_value(spec, text);
   if (!number && spec.type == OptionType::kChoice) {
-    const auto near = closest(text, split_choices(spec.choices));
+    const auto near = closest(lower(text), split_choices(spec.choices));
     return fail(ErrorKind::kInvalid,
                 where + ": '" + std::string(text) + "' is none of " + replaced(spec.choices, '|', ' '),
                 near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
@@ -136,7 +137,9 @@ Result<double> checked_value(const OptionSpec& spec, std::string_view text, cons
                 where + ": '" + std::string(text) + "' is not " + std::string(expectation(spec.type)));
   if (has_range(spec, text) && (*number < spec.minimum || *number > spec.maximum))
     return fail(ErrorKind::kInvalid, where + ": " + std::string(text) + " is out of range",
-                "between " + plain_number(spec.minimum) + " and " + plain_number(spec.maximum));
+                *number < spec.minimum && spec.maximum >= kNoMaximum
+                    ? "at least " + plain_number(spec.minimum)
+                    : "between " + plain_number(spec.minimum) + " and " + plain_number(spec.maximum));
   return *number;
 }
 
@@ -205,7 +208,7 @@ Result<void> Config::read_file(const std::string& path) {
   if (!in) return fail(ErrorKind::kInvalid, "cannot read the flag file " + path, "check the path and its permissions");
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
-    const std::string_view text = trimmed(std::string_view(line).substr(0, line.find('#')));
+    const std::string_view text = trimmed(without_comment(line));
     if (text.empty()) continue;
     const std::string where = path + ":" + std::to_string(number);
     const auto equals = text.find('=');
@@ -215,6 +218,8 @@ Result<void> Config::read_file(const std::string& path) {
     if (!find_option(name))
       return tl::unexpected(
           no_such_option(name, name, [](std::string_view known) { return std::string(known); }).value().in(where));
+    if (name == "flag_file")
+      return fail(ErrorKind::kInvalid, where + ": a flag file names no other one", "leave it out");
     if (auto ok = assign(name, text.substr(equals + 1), ConfigSource::kFile, where + ": " + name); !ok) return ok;
   }
   if (in.bad())
@@ -363,13 +368,14 @@ std::string describe_options(Audience audience) {
 namespace {
 
 std::string range_of(const OptionSpec& spec) {
-  if (spec.maximum <= spec.minimum || spec.maximum >= 1e18) return "";
+  if (spec.maximum <= spec.minimum) return "";
   const bool bytes = spec.type == OptionType::kBytes;
   const auto bound = [&](double value) {
     if (!bytes) return plain_number(value);
     return value >= 1073741824.0 ? plain_number(value / 1073741824.0) + "GB" : plain_number(value / 1024) + "KB";
   };
   const std::string unit = spec.type == OptionType::kSeconds ? " seconds" : "";
+  if (spec.maximum >= kNoMaximum) return spec.minimum > 0 ? " At least " + bound(spec.minimum) + unit + "." : "";
   return " Range: " + bound(spec.minimum) + " to " + bound(spec.maximum) + unit + ".";
 }
 

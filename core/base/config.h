@@ -44,6 +44,8 @@ enum class Scope : std::uint8_t {
   kAgreed,   // as kJob, and all nodes must have the same value: the leader refuses a node with another one
 };
 
+inline constexpr double kNoMaximum = 1e18;  // the maximum of an option that has none
+
 struct OptionSpec {
   std::string_view name;  // snake_case
   OptionType type;

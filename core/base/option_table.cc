@@ -6,7 +6,6 @@
 namespace deft {
 namespace {
 
-constexpr double kNoLimit = 1e18;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // "fifo|mgwfbp|...": the policies that a training may choose.
@@ -61,7 +60,7 @@ constexpr std::array kOptions = {
                "knapsack: the cycle of updates from step 1 on, first-last@apply of each, for runs that repeat exactly: 0-1@4,2@5, or 0@1;3:0-1@3 with another cycle for bucket 3. Empty: Deft plans by its measurements."},
     OptionSpec{"compression", kString, "", "", 0, 0, kAll, kAgreed,
                "How gradients are encoded for the network: none, or a codec: bf16, int8, int4, topk/ratio=0.01, ... docs/compression.md lists them. What an encoding leaves out is sent later. knapsack: auto/max=int8 lets its plans choose a codec for each bucket, up to that one; auto is auto/max=int8. Empty: knapsack takes auto/max=int8, every other policy none."},
-    OptionSpec{"compression_min_bytes", kBytes, "16KB", "", 16384, kNoLimit, kAll, kAgreed,
+    OptionSpec{"compression_min_bytes", kBytes, "16KB", "", 16384, kNoMaximum, kAll, kAgreed,
                "Smaller tensors are not encoded. Those of one dimension never are."},
     OptionSpec{"links", kString, "auto", "", 0, 0, kAll, kJob,
                "Links between nodes: gloo:eth0,gloo:eth1 (patterns as NCCL's: eth, =eth0, ^lo), gloo:auto, ps:host:port+host:port, mpi, mpi:eth0, nccl, nccl:eth0,eth1, or auto."},
@@ -91,7 +90,7 @@ constexpr std::array kOptions = {
                "Within this time a loss becomes an error on every worker. All other deadlines follow from it."},
     OptionSpec{"stall_timeout", kSeconds, "30m", "", 0.1, 864000, kAll, kJob,
                "A worker that lives but does not hand in its gradients for this long ends the job. Deft reports it long before."},
-    OptionSpec{"memory_limit", kBytes, "0", "", 0, kNoLimit, kDaemon, kProcess,
+    OptionSpec{"memory_limit", kBytes, "0", "", 0, kNoMaximum, kDaemon, kProcess,
                "Shared memory that the daemon gives to all workers together. 0: half of the machine's memory."},
     OptionSpec{"user_limits", kUserLimits, "sessions=4096,jobs=256,descriptors=0,operations=262144,names=1GB,store=1GB,memory=0", "", 0, 0, kDaemon, kProcess,
                "What one user may have on the daemon at once; a limit that is not named keeps its default. sessions: connections. descriptors: of the daemon, those of its links about; 0: nine tenths of what it may open. operations: collectives under way. names: memory for names and shapes of declared tensors. store: memory in the stores of jobs. memory: shared memory; 0: as much as memory_limit."},
@@ -130,7 +129,7 @@ constexpr std::array kRetired = {
 };
 
 constexpr OptionSpec row(std::string_view key, OptionType type, double minimum) {
-  return {key, type, "", "", minimum, kNoLimit, kDaemon, kProcess, ""};
+  return {key, type, "", "", minimum, kNoMaximum, kDaemon, kProcess, ""};
 }
 
 // The option's text says what each of them is. 0 stands for another limit that the daemon has anyway.

@@ -21,4 +21,10 @@ Result<std::string> read_text_file(const std::string& what, const std::string& p
   return text;
 }
 
+std::string_view without_comment(std::string_view line) {
+  for (std::size_t at = line.find('#'); at != std::string_view::npos; at = line.find('#', at + 1))
+    if (at == 0 || line[at - 1] == ' ' || line[at - 1] == '\t') return line.substr(0, at);
+  return line;
+}
+
 }  // namespace deft

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "core/base/status.h"
 
@@ -14,5 +15,8 @@ namespace deft {
 // if there is no such file.
 Result<std::string> read_text_file(const std::string& what, const std::string& path, std::size_t most_bytes,
                                    const std::string& fix);
+
+// A line of a flag file without its comment, which begins with a # at the line's beginning or behind a blank: job = run#1 has none.
+std::string_view without_comment(std::string_view line);
 
 }  // namespace deft

@@ -9,6 +9,20 @@
 
 namespace deft::link {
 
+namespace {
+
+// True of host:port. ZeroMQ would take the port 99999 for 34463. A `*` stands for any free port.
+bool names_port(std::string_view host_and_port) {
+  const std::size_t colon = host_and_port.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  const std::string_view port = host_and_port.substr(colon + 1);
+  std::uint16_t number = 0;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  return port == "*" || (error == std::errc{} && end == port.data() + port.size());
+}
+
+}  // namespace
+
 Result<Address> make_address(const std::string& ip, std::uint16_t port) {
   Address address;
   auto* const v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
@@ -64,6 +78,10 @@ bool is_loopback_address(std::string_view host_and_port) {
 
 Result<std::string> listening_endpoint(const std::string& host_and_port) {
   constexpr std::string_view kHere = "localhost:";
+  if (!names_port(host_and_port))
+    return fail(ErrorKind::kInvalid,
+                "cannot listen on " + host_and_port + ": it is no host:port with a port up to 65535",
+                "DEFT_LISTEN is host:port with an address of this machine");
   if (is_ipv6(host_and_port))
     return fail(ErrorKind::kInvalid,
                 "cannot listen on " + host_and_port + ": daemons and parameter servers talk over IPv4 only",

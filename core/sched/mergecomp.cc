@@ -82,6 +82,11 @@ class MergeComp final : public MeasuredRuns {
 
 }  // namespace
 
+Result<void> check_merge_groups(const std::string& text) {
+  const auto search = parse(text);
+  return search ? Result<void>() : tl::unexpected(search.error());
+}
+
 Result<std::unique_ptr<Scheduler>> make_mergecomp(const Setup& setup) {
   const auto search = parse(setup.merge_groups);
   if (!search) return tl::unexpected(search.error());

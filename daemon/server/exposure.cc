@@ -12,6 +12,7 @@ Result<void> check_exposure(const Config& config, const std::string& port) {
     LOG(WARNING) << "the key in " << config.text("secret_file") << " can be read by " << readers
                  << ", who can join and disturb every job: chmod 0400, for the user who runs deftd";
   const std::string& listen = config.text("listen");
+  if (auto endpoint = link::listening_endpoint(listen); !endpoint) return tl::unexpected(endpoint.error());
   if (link::is_loopback_address(listen) || config.is_set("secret_file")) return {};
   const std::string what = "other machines reach the " + port + " " + listen + ", and no key guards it";
   if (config.text("insecure") != "on")

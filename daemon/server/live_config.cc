@@ -8,8 +8,11 @@
 #include "core/ipc/daemon_socket.h"
 #include "core/link/nics.h"
 #include "core/model/link_costs.h"
+#include "core/partition/bucketing.h"
+#include "core/sched/merge_groups.h"
 #include "daemon/base/settings.h"
 #include "daemon/http/http_server.h"
+#include "daemon/node/job_recorder.h"
 #include "daemon/server/exposure.h"
 #include "daemon/wire/control_plane.h"
 
@@ -71,6 +74,13 @@ Result<void> check_link_costs(const Config& config) {
 Result<void> check_jobs_config(const Config& config) {
   const auto settings = job_settings(config, "");
   if (!settings) return tl::unexpected(settings.error());
+  if (auto buckets =
+          partition::cut_buckets({}, {}, {.bucketing = config.text("bucketing"), .policy = settings->policy});
+      !buckets)
+    return tl::unexpected(buckets.error().in("option bucketing"));
+  if (auto ok = sched::check_merge_groups(config.text("merge_groups")); !ok) return ok;
+  if (config.is_set("trace_steps"))
+    if (auto steps = parse_step_range(config.text("trace_steps")); !steps) return tl::unexpected(steps.error());
   const auto links = link::choose_links(config.text("links"), true, link::list_nics());
   if (!links) return tl::unexpected(links.error().in("option links"));
   return {};

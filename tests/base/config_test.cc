@@ -37,7 +37,7 @@ void expect_words(const std::string& text, const Words& words) {
 }
 
 TEST(Config, AFlagWinsOverAVariableAVariableOverTheFileTheFileOverTheDefault) {
-  const File file("timeout = 3s\n# a comment\nbucket-bytes = 5MB # another\ncredit_bytes = 6MB\n");
+  const File file("timeout = 3s\n# a comment\njob = run#1\nbucket-bytes = 5MB # another\ncredit_bytes = 6MB\n");
   const Words flags{"--timeout=1s", file.flag()}, variables{"DEFT_TIMEOUT=2s", "DEFT_BUCKET_BYTES=4MB"};
   const auto config = Config::load(flags, variables, Audience::kDaemon);
   ASSERT_TRUE(config) << config.error().message();
@@ -49,6 +49,7 @@ TEST(Config, AFlagWinsOverAVariableAVariableOverTheFileTheFileOverTheDefault) {
   EXPECT_EQ(config->source("credit_bytes"), ConfigSource::kFile);
   EXPECT_EQ(config->bytes("partition_bytes"), 1U << 20);
   EXPECT_EQ(config->source("partition_bytes"), ConfigSource::kDefault);
+  EXPECT_EQ(config->text("job"), "run#1");
 }
 
 TEST(Config, AnEmptyValueIsTheDefault) {
@@ -133,9 +134,9 @@ TEST(Config, AMistakeInTheLimitsOfAUserIsNamed) {
   expect_words(said("jobs=8,colour=3"), {"'colour' is no limit", "the limits are sessions, jobs, descriptors"});
   expect_words(said("jobs=8,"), {"'' is no limit"});
   expect_words(said("jobs"), {"jobs has no value", "jobs=NUMBER"});
-  expect_words(said("jobs=0"), {"jobs: 0 is out of range", "between 1 and"});
+  expect_words(said("jobs=0"), {"jobs: 0 is out of range", "at least 1"});
   expect_words(said("jobs=many"), {"jobs: 'many' is not a whole number"});
-  expect_words(said("store=1KB"), {"store: 1KB is out of range", "between 65536 and"});
+  expect_words(said("store=1KB"), {"store: 1KB is out of range", "at least 65536"});
   expect_words(said("memory=lots"), {"memory: 'lots' is not a size"});
   expect_words(said("jobs=1,jobs=2"), {"jobs stands there twice"});
 }
