@@ -72,7 +72,7 @@ class DeftProcessGroup(dist.ProcessGroup):
             self._bucket_size = DefaultBucketSize()
         else:
             _await_members(options, self._store)
-        self._whole = options.group_size == world.size() and options.group_rank == world.rank()
+        self._whole = options.group_size == world.size()  # in any order: a reduction does not see it
         self._gloo = dist.ProcessGroupGloo(self._store, options.group_rank, options.group_size, options.timeout)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)

@@ -171,6 +171,9 @@ def subgroups(rank, size):
     y = torch.tensor([1.0])
     dist.all_reduce(y, group=same)
     assert y.item() == size
+    swapped = dist.new_group([1, 0, *range(2, size)], sort_ranks=False, timeout=datetime.timedelta(seconds=30))
+    dist.all_reduce(y, group=swapped)
+    assert y.item() == size * size
     coalesced = [torch.ones(2), torch.ones(1)]
     dist.all_reduce_coalesced(coalesced, group=same)
     assert coalesced[0].tolist() == [size] * 2
