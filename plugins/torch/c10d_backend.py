@@ -227,9 +227,12 @@ def _store_without_the_past(options):
     """The store without the keys of earlier groups: it may live on when they are destroyed, and torch then gives their
     names again."""
     global _round
-    if not options.global_ranks_in_group:
-        _round = options.store.add(f"deft/rounds/{options.group_rank}", 1)  # the same on all ranks
-    return dist.PrefixStore(f"deft/{_round}", options.store)
+    whole = not options.global_ranks_in_group
+    store = options.store if whole else dist.PrefixStore(f"deft/{_round}", options.store)
+    uses = store.add(f"deft/uses/{options.group_rank}", 1)  # the same on all ranks
+    if whole:
+        _round = uses
+    return dist.PrefixStore(f"deft/{uses}", store)
 
 
 def _open_session(options, store):

@@ -86,19 +86,21 @@ def test_reductions_of_callbacks_are_named_after_the_one_that_calls_back():
     assert names == [["first.1", "first.2", "first.3", "main.7"]] * 2
 
 
-def test_a_default_group_does_not_see_the_keys_of_an_earlier_one():
+def test_a_group_does_not_see_the_keys_of_an_earlier_one_of_its_name():
+    """new_group(use_local_synchronization=True) names a group after its ranks."""
     kept = dist.HashStore()
 
-    def store_of(rank):
-        options = SimpleNamespace(store=kept, group_rank=rank, global_ranks_in_group=[])
+    def store_of(rank, ranks):
+        options = SimpleNamespace(store=kept, group_rank=rank, global_ranks_in_group=ranks)
         return c10d_backend._store_without_the_past(options)
 
-    store_of(0).set("address", "old")
-    store_of(1)
-    first, second = store_of(0), store_of(1)
-    assert not second.check(["address"])
-    first.set("address", "new")
-    assert second.get("address") == b"new"
+    for ranks in ([], [0, 1]):
+        store_of(0, ranks).set("address", "old")
+        store_of(1, ranks)
+        first, second = store_of(0, ranks), store_of(1, ranks)
+        assert not second.check(["address"])
+        first.set("address", "new")
+        assert second.get("address") == b"new"
 
 
 # ---- in a job
