@@ -194,7 +194,6 @@ def _reducible(tensor, op):
         tensor.device.type == "cpu"
         and tensor.dtype in TO_DEFT
         and tensor.layout is torch.strided
-        and tensor.is_contiguous()
         and (op is not Average or tensor.dtype.is_floating_point)
     )
 

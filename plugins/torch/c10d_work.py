@@ -89,25 +89,31 @@ class DeftWork(dist.Work):
 
 
 def reduce_at_once(work, name, tensor, op):
-    """Reduces a contiguous tensor in place, without waiting; `work` ends when the result is there."""
+    """Reduces a tensor in place, without waiting; `work` ends when the result is there."""
     Origin(name).follow(work.get_future())
-    if tensor.numel() == 0:
-        return work.end()
-    memory, size = tensor.detach(), world.size()
+    given, size = tensor.detach(), world.size()
+    memory = given.contiguous().resolve_neg()  # `given` itself, if that is so already
     halves = op is Average and memory.dtype in HALVES  # their sum may be too large
     if halves:
         memory.div_(size)
     terms = f"{op.name}, shape {list(memory.shape)}"  # a sum on one rank and an average on another would add up
-    dtype = TO_DEFT[memory.dtype]
-    operation = world.session().allreduce(name, memory.data_ptr(), memory.numel(), dtype, op.wire, terms)
+    operation = _start(name, memory, op, terms)
 
     def finish():
         operation.finish(memory.data_ptr())
-        if op is Average and not halves:
-            with torch.inference_mode(memory.is_inference()):  # which is off on this thread
+        with torch.inference_mode(given.is_inference()):  # which is off on this thread
+            if op is Average and not halves:
                 memory.div_(size)
+            if memory is not given:
+                given.copy_(memory)
 
     return operation.when_done(lambda _error: work.end_after(None, finish))  # finish() raises the same error
+
+
+def _start(name, memory, op, terms):
+    if memory.numel() == 0:  # the ranks only agree that it is so
+        return world.session().start_barrier(name, f"allreduce, {memory.dtype}, {terms}")
+    return world.session().allreduce(name, memory.data_ptr(), memory.numel(), TO_DEFT[memory.dtype], op.wire, terms)
 
 
 def as_backend_error(error):

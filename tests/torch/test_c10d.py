@@ -99,6 +99,10 @@ def reductions(rank, size):
     transposed = torch.arange(6.0).reshape(2, 3).t()
     dist.all_reduce(transposed)
     assert torch.equal(transposed, torch.arange(6.0).reshape(2, 3).t() * size)
+    for op, factor in ((dist.ReduceOp.SUM, size), (dist.ReduceOp.AVG, 1)):
+        table = torch.arange(6.0).reshape(3, 2)
+        dist.all_reduce(table[:, 1], op)
+        assert torch.equal(table, torch.tensor([1, factor]) * torch.arange(6.0).reshape(3, 2))
     dist.all_reduce(torch.empty(0))
     x = torch.tensor([rank + 1.0])
     dist.reduce(x, 1)
@@ -201,6 +205,7 @@ def disagreements(port):
         (unlike((6,), (2, 3)), dist.ReduceOp.SUM),
         ((6,), unlike(dist.ReduceOp.SUM, dist.ReduceOp.AVG)),
         (unlike((6,), (5,)), dist.ReduceOp.MAX),
+        (unlike((0,), (6,)), dist.ReduceOp.SUM),
     ):
         with pytest.raises(dist.DistBackendError) as error:
             dist.all_reduce(torch.ones(shape), op)
@@ -210,9 +215,9 @@ def disagreements(port):
         with pytest.raises(dist.DistBackendError) as error:
             dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
         texts.append(str(error.value))
-    x = torch.ones(2)
+    x = torch.ones(2, 2) if dist.get_rank() == 0 else torch.ones(2, 2).t()
     dist.all_reduce(x)
-    assert x.tolist() == [2, 2], "the job goes on"
+    assert x.tolist() == [[2, 2], [2, 2]], "the job goes on, and ranks may have other strides"
     close_group()
     return texts
 
@@ -222,7 +227,7 @@ def test_what_ranks_ask_for_differently_is_an_error_that_names_them(start):
     (*first, missing), second = cluster.run(disagreements, free_port())
     assert first == second, "the same text on all ranks"
     for text, differing in zip(
-        first, (r"Sum, shape \[6\].*Sum, shape \[2, 3\]", r"Sum, shape.*Average, shape", "6 .* 5 ")
+        first, (r"Sum, shape \[6\].*Sum, shape \[2, 3\]", r"Sum, shape.*Average, shape", "6 .* 5 ", r"\[0\].*\[6\]")
     ):
         assert re.search(f"{differing}.* on rank 1", text), text
     assert missing == (
