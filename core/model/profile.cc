@@ -156,6 +156,12 @@ double Profile::backward_us() const {
   return sum;
 }
 
+std::uint64_t Profile::bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& bucket : buckets) sum += bucket.bytes;
+  return sum;
+}
+
 LinkModel Profile::link_model(std::size_t link) const {
   const ProfileLink& l = links[link];
   if (l.bytes_per_us) return {l.name, l.latency_us, *l.bytes_per_us};

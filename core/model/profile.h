@@ -89,6 +89,7 @@ struct Profile {
   [[nodiscard]] double forward_us() const;
   [[nodiscard]] double backward_us() const;
   [[nodiscard]] double compute_us() const { return forward_us() + backward_us(); }
+  [[nodiscard]] std::uint64_t bytes() const;
 
   // The cost of `link`, averaged over all buckets.
   [[nodiscard]] LinkModel link_model(std::size_t link) const;

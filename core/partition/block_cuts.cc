@@ -21,12 +21,6 @@ using model::ready_times;
 constexpr double kCapacityShare = 0.95;             // a little slack, so that jitter pushes nothing out of its stage
 constexpr std::uint64_t kLeastPieceBytes = 65'536;  // below this a piece is all latency
 
-std::uint64_t total_bytes(const Profile& profile) {
-  std::uint64_t bytes = 0;
-  for (const auto& bucket : profile.buckets) bytes += bucket.bytes;
-  return bytes;
-}
-
 // What one transfer on `link` takes for the slice [begin, end) of the arena, at its dearest.
 double slice_cost_us(const Profile& profile, std::size_t link, std::uint64_t begin, std::uint64_t end) {
   double fixed_us = 0;
@@ -113,7 +107,7 @@ Cuts deft_cuts(const Profile& profile) {
   const double backward_us = profile.backward_us() - profile.buckets.back().backward_us;
   const double capacity_us = kCapacityShare * std::min(profile.forward_us(), backward_us);
   const Cuts blocks = usbyte_cuts(profile, kDeftUnitBytes);
-  const std::uint64_t total = total_bytes(profile);
+  const std::uint64_t total = profile.bytes();
   Cuts cuts;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const std::uint64_t end = i + 1 < blocks.size() ? blocks[i + 1] : total;

@@ -17,12 +17,6 @@ using Cuts = std::vector<std::uint64_t>;
 constexpr std::uint64_t kDdpFirstBytes = 1 << 20;
 constexpr std::uint64_t kDdpBytes = 25 << 20;
 
-std::uint64_t total_bytes(const Profile& profile) {
-  std::uint64_t bytes = 0;
-  for (const auto& bucket : profile.buckets) bytes += bucket.bytes;
-  return bytes;
-}
-
 // What each transfer on the reference link pays whatever its size.
 double reference_latency_us(const Profile& profile) {
   for (const auto& link : profile.links)
@@ -105,7 +99,7 @@ Profile with_cuts(const Profile& profile, const Cuts& wanted) {
   std::size_t source = profile.buckets.size() - 1;  // the arena begins with the last bucket
   std::uint64_t used = 0;                           // bytes of the source that are taken
   std::size_t piece = 0;
-  const std::uint64_t total = total_bytes(profile);
+  const std::uint64_t total = profile.bytes();
   for (std::size_t i = 0; i < cuts.size(); ++i) {
     std::uint64_t need = (i + 1 < cuts.size() ? cuts[i + 1] : total) - cuts[i];
     ProfileBucket bucket;
@@ -142,7 +136,7 @@ Result<Profile> rebucket(const Profile& profile, std::string_view bucketing) {
   if (bucketing.starts_with("uniform")) {
     const auto limit = uniform_bytes(bucketing);
     if (!limit) return tl::unexpected(limit.error());
-    const std::uint64_t total = total_bytes(profile);
+    const std::uint64_t total = profile.bytes();
     if (total / *limit > model::kMaxProfileBuckets)
       return fail(ErrorKind::kInvalid, "bucketing '" + std::string(bucketing) + "' gives more than 100000 buckets",
                   "use larger buckets");

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -20,11 +19,6 @@ constexpr double kOtherSize = 1.5;  // sizes that differ by less are the same
 constexpr double kLate = 0.15;      // of backward: its last part, in which gradients come late
 constexpr std::array kSizes = {std::uint64_t{64} << 10, std::uint64_t{256} << 10, std::uint64_t{1} << 20,
                                std::uint64_t{4} << 20, std::uint64_t{16} << 20};
-
-std::uint64_t bytes_of(const model::Profile& profile) {
-  return std::accumulate(profile.buckets.begin(), profile.buckets.end(), std::uint64_t{0},
-                         [](std::uint64_t sum, const model::ProfileBucket& bucket) { return sum + bucket.bytes; });
-}
 
 // The job with other buckets, whose steps do not vary: that is another cause.
 std::optional<MeasuredJob> steady(const MeasuredJob& measured, const std::string& bucketing) {
@@ -169,13 +163,13 @@ std::vector<Cause> idle_links(const Evidence& evidence) {
   for (const std::string& name : idle_names(evidence.job)) {
     std::optional<std::pair<double, std::uint64_t>> best;
     for (const auto size : kSizes) {
-      if (size > bytes_of(evidence.measured.profile)) break;
+      if (size > evidence.measured.profile.bytes()) break;
       const auto after = replayed(with_size(with_link(evidence.measured, name), size));
       if (!before || !after || makes_fewer_updates(*after, before->updates_per_step)) continue;
       if (!best || after->step_us_p50 < best->first) best = {after->step_us_p50, size};
     }
     if (!best) continue;
-    const bool is_one = mean_part_bytes(evidence.job) >= static_cast<double>(bytes_of(evidence.measured.profile));
+    const bool is_one = mean_part_bytes(evidence.job) >= static_cast<double>(evidence.measured.profile.bytes());
     const std::string bytes = std::to_string(best->second);
     Cause cause{.cause = "idle-link",
                 .where = name,
@@ -194,7 +188,7 @@ std::vector<Cause> wrong_sizes(const Evidence& evidence) {
   if (!before) return {};
   std::optional<std::pair<double, std::uint64_t>> best;
   for (const auto size : kSizes) {
-    if (size / 2 > bytes_of(evidence.measured.profile)) break;
+    if (size / 2 > evidence.measured.profile.bytes()) break;
     const auto after = replayed(with_size(evidence.measured, size));
     if (!after || makes_fewer_updates(*after, before->updates_per_step)) continue;
     if (!best || after->step_us_p50 < best->first) best = {after->step_us_p50, size};
