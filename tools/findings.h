@@ -42,7 +42,7 @@ std::vector<Finding> check_leader(const Config& config);
 // Connects to host:port by TCP, waits at most 3 s, and closes: 0, or errno. EADDRNOTAVAIL: the name is not known.
 int connect_error(const std::string& address);
 
-// Checks of Deft: the daemon, the NICs, the Python package (deft_checks.cc).
+// Checks of Deft: the daemon, DEFT_LINKS, the secret file, the Python package (deft_checks.cc).
 Finding check_daemon(const Config& config);
 std::vector<Finding> check_links(const Config& config);
 Finding check_secret(const Config& config);

@@ -11,8 +11,7 @@ namespace deft::tools {
 Result<int> control_trace(Arguments arguments);
 
 // Makes all nodes of a running job write their newest events. Gives the path of this node's file once it is complete, and those of other
-// nodes beside it are no older. A file that stays older is named. `job`: empty if
-// the user has one job on the daemon.
+// nodes beside it are no older. A file that stays older is named. `job`: empty if the user has one job on the daemon.
 Result<std::string> dump_trace(const Config& config, const std::string& job);
 
 }  // namespace deft::tools

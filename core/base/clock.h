@@ -1,4 +1,4 @@
-// Time in Deft: monotonic microseconds. No other clock is read.
+// Time in Deft: monotonic microseconds. The clock of day may jump, so it is read only where that does no harm: scripts/lint has the list.
 //
 //   const TimeUs deadline_us = MonotonicClock::now() + timeout_us;
 //

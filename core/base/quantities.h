@@ -17,8 +17,8 @@
 
 namespace deft {
 
-// Nothing unless `text` is a finite number, with a unit or without one: then it counts bytes, or seconds.
-std::optional<double> parse_number(std::string_view text);
+// All three give nothing if `text` is no finite number, or has another unit. A number without a unit counts bytes, or seconds.
+std::optional<double> parse_number(std::string_view text);   // no unit
 std::optional<double> parse_bytes(std::string_view text);    // B, K, KB or KiB up to TB
 std::optional<double> parse_seconds(std::string_view text);  // us, ms, s, m or min, h
 

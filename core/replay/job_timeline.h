@@ -5,9 +5,9 @@
 //
 // Each node has a track for each worker (its stages, and the gradients that it hands in), tracks for buckets that wait for a link,
 // and tracks for each link. The leader's node has a track for policies, with a mark when a policy comes into force.
-// Slices of one track nest or follow each other. So things that go on at once have a track each. The
-// slices of one launch have the same flow on all nodes. On request each link also has tracks for what the node sends over it and what it
-// receives. There a send and a receive that it fed have a flow of their own.
+// Slices of one track nest or follow each other. So things that go on at once have a track each. The slices of one launch have the same
+// flow on all nodes. On request each link also has tracks for what the node sends over it and what it receives. There a send and a receive
+// that it fed have a flow of their own.
 #pragma once
 
 #include <cstdint>

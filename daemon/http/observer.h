@@ -1,6 +1,6 @@
 // The daemon seen from outside, over HTTP: for Prometheus, for probes, and for people.
 //
-//   auto observer = Observer::open("127.0.0.1:29612", reactor, [&] { return server.session_status(); });
+//   auto observer = Observer::open("127.0.0.1:29612", reactor, [&] { return server.session_status(geteuid()); });
 //   reactor.run();
 //
 //   /metrics   Prometheus' text format        /status   the JSON of `deft status --json`, and the numbers of the process

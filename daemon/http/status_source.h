@@ -1,6 +1,6 @@
 // Brings the daemon's status from the reactor's thread to the HTTP server's, without either of them waiting for the other.
 //
-//   StatusSource source(reactor, [&] { return server.session_status(); }, http);
+//   StatusSource source(reactor, [&] { return server.session_status(geteuid()); }, http);
 //   source.ask([](const StatusSource::Status& status) { ... });   // now or within kPatienceUs
 //
 // However many ask, the reactor makes at most one status each kFreshUs, and none while nobody asks. A reactor that does not answer

@@ -6,9 +6,8 @@
 //
 // The launch names the codec of all tensors, unless a tensor has its own. Tensors that no codec may encode (model::is_encodable)
 // travel as they are. Large tensors begin and end on whole blocks of the arena. So do parts of a bucket that begins on a whole block
-// (model::kPartAlignBytes). So a block holds the same elements,
-// whatever the plan. A low-rank codec encodes the whole rows of a matrix that lie in the launch, if that saves bytes, and the rest
-// of the matrix travels as it is. All nodes compute the same map.
+// (model::kPartAlignBytes). So a block holds the same elements, whatever the plan. A low-rank codec encodes the whole rows of a matrix
+// that lie in the launch, if that saves bytes, and the rest of the matrix travels as it is. All nodes compute the same map.
 //
 // Residuals, blocks and random numbers belong to places: an element of a slot has one, whatever its type. float32 at byte b has place
 // b / 4. The halves at byte b stand behind all of these, at slot_bytes / 4 + b / 2. A codec that does not make halves smaller (bf16, fp16)

@@ -1,6 +1,6 @@
 // A worker's socket: packets in and out, who is at the other end, and the end of the worker's process.
 //
-//   WorkerConnection connection(reactor, std::move(socket), account, {on_packet, on_end});
+//   WorkerConnection connection(reactor, std::move(socket), account, {on_packet, on_broken, on_death});
 //   connection.start();            // the kernel says who it is; packets come from now on
 //   connection.watch_process();    // a forked child may hold the socket open after its parent's death
 //
