@@ -75,6 +75,21 @@ nlohmann::json merging_of(const sched::BucketFusion& fusion, std::uint32_t group
           {"reason", fusion.reason}};
 }
 
+// What the nodes declare differently.
+std::optional<std::string> difference(const std::vector<std::optional<wire::Declare>>& declared, std::uint32_t group,
+                                      const GroupCoordinator::NameOfNode& name_of) {
+  const wire::Declare& first = *declared.front();
+  for (std::size_t node = 1; node < declared.size(); ++node) {
+    const wire::Declare& other = *declared[node];
+    if (other.slots != first.slots || other.op != first.op || other.name != first.name)
+      return "group " + std::to_string(group) + " is '" + first.name + "' on " + name_of(0) + " and '" + other.name +
+             "', with other slots or another reduction, on " + name_of(node);
+    auto text = model::first_difference(first.tensors, name_of(0), other.tensors, name_of(node));
+    if (!text.empty()) return text;
+  }
+  return std::nullopt;
+}
+
 // A worker's word about `step`: generations beyond the next one of those that the arena holds cannot have begun.
 bool is_far_ahead(const model::UpdateSchedule& schedule, std::uint64_t step, std::uint64_t newest) {
   return schedule.of_step(step).generation > newest + 1;
@@ -208,24 +223,11 @@ Result<std::optional<wire::DeclareAgreed>> GroupCoordinator::declare(std::size_t
   declared_[node] = std::move(declare);
   for (const auto& declared : declared_)
     if (!declared) return std::nullopt;
-  if (const auto text = difference(name_of))
+  if (const auto text = difference(declared_, id_.group, name_of))
     return fail(ErrorKind::kMismatch, *text, "all ranks must train the same model, declared in the same order");
   auto agreement = agree(links);
   if (!agreement) return tl::unexpected(agreement.error().in("group '" + declared_.front()->name + "'"));
   return std::move(*agreement);
-}
-
-std::optional<std::string> GroupCoordinator::difference(const NameOfNode& name_of) const {
-  const wire::Declare& first = *declared_.front();
-  for (std::size_t node = 1; node < declared_.size(); ++node) {
-    const wire::Declare& other = *declared_[node];
-    if (other.slots != first.slots || other.op != first.op || other.name != first.name)
-      return "group " + std::to_string(id_.group) + " is '" + first.name + "' on " + name_of(0) + " and '" +
-             other.name + "', with other slots or another reduction, on " + name_of(node);
-    auto text = model::first_difference(first.tensors, name_of(0), other.tensors, name_of(node));
-    if (!text.empty()) return text;
-  }
-  return std::nullopt;
 }
 
 Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
@@ -326,6 +328,12 @@ void GroupCoordinator::bucket_ready(model::BucketIndex bucket, std::uint64_t gen
   const std::uint64_t step = schedules_[bucket].at(generation).last_step;
   shown_.step_times.gradient_came(step, now_us);
   scheduler_->bucket_ready(bucket, step, now_us);
+}
+
+void GroupCoordinator::stage_began(sched::Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
+  const bool is_behind = schedules_.front().of_step(step).generation < newest_;
+  if (is_behind || is_far_ahead(schedules_.front(), step, newest_ + declared_.front()->slots)) return;
+  scheduler_->stage_began(stage, step, now_us, waited_us);
 }
 
 Result<void> GroupCoordinator::residuals_asked_for(std::uint64_t step) {

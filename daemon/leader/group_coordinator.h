@@ -61,6 +61,9 @@ class GroupCoordinator {
   [[nodiscard]] sched::Scheduler& scheduler() { return *scheduler_; }
 
   void bucket_ready(model::BucketIndex bucket, std::uint64_t generation, TimeUs now_us);
+  // Rank 0 began a stage, as one optimizer of the job counts steps. The group may be another one's, which makes more or fewer steps: a
+  // step that the group cannot have come to says nothing about it.
+  void stage_began(sched::Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us);
   // Rank 0 ended the generation under way before `step`. kViolation for a step that is far ahead.
   Result<void> flushed(std::uint64_t step, TimeUs now_us);
   // Rank 0 wants the gradients of `step` to travel as they are, with all residuals. kViolation likewise.
@@ -83,7 +86,6 @@ class GroupCoordinator {
   void add_status(nlohmann::json& leader) const;
 
  private:
-  [[nodiscard]] std::optional<std::string> difference(const NameOfNode& name_of) const;
   Result<wire::DeclareAgreed> agree(const LinkFailover& links);
   [[nodiscard]] plan::PlanLimits limits() const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::PlanLimits& limits) const;

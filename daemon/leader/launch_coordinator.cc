@@ -86,7 +86,7 @@ void LaunchCoordinator::stage_began(sched::Stage stage, std::uint64_t step, Time
   if (!running_) return;
   for (auto& [id, group] : groups_) {
     if (!group.agreed()) continue;
-    group.scheduler().stage_began(stage, step, clock_.now_us(), waited_us);
+    group.stage_began(stage, step, clock_.now_us(), waited_us);
     pump(id, group);
   }
 }

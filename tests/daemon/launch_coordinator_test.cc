@@ -230,6 +230,26 @@ TEST(LaunchCoordinator, SettingsChangeFromTheNextStepOnAlsoForGroupsThatComeLate
   EXPECT_EQ(status["policies"][0]["partition_bytes"], 2 << 20);
 }
 
+// Stages are told of one optimizer alone, here that of group 0. Its steps are no steps of the other one.
+TEST(LaunchCoordinator, SettingsChangeWithTheNextStepOfAGroupThatMakesFewerStepsThanTheTimedOne) {
+  Launches job(2);
+  job.launches.start();
+  for (std::uint64_t step = 0; step <= 50; ++step) {
+    if (step == 50) {
+      ASSERT_TRUE(job.launches.change_settings({.policy = "p3"}));
+    }
+    for (const auto stage : {sched::Stage::kForward, sched::Stage::kBackward}) job.launches.stage_began(stage, step, 0);
+    job.launches.bucket_ready(0, 0, step);
+    if (step % 5 == 0) job.launches.bucket_ready(1, 0, step / 5);
+  }
+  const auto policies = job.status("policies");
+  ASSERT_EQ(policies.size(), 2U);
+  for (const std::uint32_t group : {0, 1}) {
+    EXPECT_EQ(policies[group]["policy"], "p3");
+    EXPECT_EQ(policies[group]["from_step"], group == 0 ? 50 : 10);
+  }
+}
+
 std::set<model::LaunchPart> parts_of(const std::vector<wire::Launch>& launched) {
   std::set<model::LaunchPart> parts;
   for (const auto& launch : launched) parts.insert(launch.part);
