@@ -47,7 +47,8 @@ void PartPlacer::change_rules(const Rules& rules) {
 
 std::uint64_t PartPlacer::part_limit() const {
   double fastest = 0;
-  for (model::LinkIndex link = 0; link < board_.count(); ++link) fastest = std::max(fastest, board_.bytes_per_us(link));
+  for (model::LinkIndex link = 0; link < board_.count(); ++link)
+    if (!board_.is_lost(link)) fastest = std::max(fastest, board_.bytes_per_us(link));
   return rules_.part.on_link(fastest);
 }
 

@@ -22,7 +22,7 @@ namespace deft::sched {
 class PartPlacer {
  public:
   struct Rules {
-    SizeLimit part;    // the largest part, by the throughput of the fastest link
+    SizeLimit part;    // the largest part, by the throughput of the fastest link that is not lost
     SizeLimit window;  // the most bytes in flight on each link
     bool by_priority;  // true: in the order of forward positions; false: in the order of readiness
     bool join_parts;   // true: neighbouring parts that go to one link at once become one launch

@@ -313,6 +313,17 @@ TEST(ByteScheduler, WaitsForTheFastLinkWhereTheSlowOneWouldFinishLater) {
   EXPECT_EQ(scheduler->take_launches(10).at(0).link, 0u);
 }
 
+// On the slow one a part as long as those of the fast one would hold up what is urgent for a hundred times as long.
+TEST(ByteScheduler, PartsAreShortOnTheSlowLinkThatIsLeft) {
+  auto setup = plain("bytescheduler", {2 << 20}, {{"fast", 0, 1000}, {"slow", 0, 10}});
+  setup.partition_bytes = 1 << 20;
+  setup.credit_bytes = 4 << 20;
+  auto scheduler = *make_scheduler(setup);
+  scheduler->link_lost(0);
+  scheduler->bucket_ready(0, 0, 0);
+  EXPECT_EQ(scheduler->take_launches(0).at(0).bytes, 256U << 10);
+}
+
 TEST(ByteScheduler, AMeasuredLinkIsUsedForWhatItIsWorth) {
   auto scheduler = *make_scheduler(plain("bytescheduler", {960, 960}, {{"a", 0, 1}, {"b", 0, 1}}));
   scheduler->link_measured(0, {"a", 0, 0.001});
