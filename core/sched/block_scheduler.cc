@@ -45,10 +45,7 @@ std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t by
   }
   const double own_us = end_us - free_at_us[link] - board_.cost_us(link, 0);
   for (auto& free_us : free_at_us) free_us = std::max(free_us, end_us);  // for the tasks behind
-  const double own = std::ceil(std::max(0.0, own_us) * rate(link));
-  // The first to begin always has a share, though rounding may leave nothing of it.
-  const double least = begins.front().second == link ? 1 : 0;
-  return std::min(bytes, round_up(static_cast<std::uint64_t>(std::max(own, least))));
+  return std::min(bytes, round_up(static_cast<std::uint64_t>(std::ceil(std::max(0.0, own_us) * rate(link)))));
 }
 
 std::uint64_t BlockScheduler::undivided(model::LinkIndex link, std::uint64_t bytes,
@@ -59,6 +56,16 @@ std::uint64_t BlockScheduler::undivided(model::LinkIndex link, std::uint64_t byt
     if (ends_us(i) < ends_us(best)) best = i;
   free_at_us[best] = ends_us(best);  // for the tasks behind
   return best == link ? bytes : 0;
+}
+
+// The link that ends the smallest block first takes one now or when it becomes idle, so no task waits for ever.
+std::uint64_t BlockScheduler::share_of(const ReadyTask& task, model::LinkIndex link,
+                                       std::vector<double>& free_at_us) const {
+  if (task.uncut) return undivided(link, task.rest(), free_at_us);
+  const std::uint64_t least = std::min(task.rest(), rules_.unit_bytes);
+  auto with_block_us = free_at_us;
+  const std::uint64_t share = fair_share(link, task.rest(), free_at_us);
+  return share >= least ? share : undivided(link, least, with_block_us);
 }
 
 std::uint64_t BlockScheduler::fitting(const ReadyTask& task, model::LinkIndex link, TimeUs now_us) const {
@@ -81,14 +88,10 @@ bool BlockScheduler::launch_on(model::LinkIndex link, TimeUs now_us, std::vector
   for (model::LinkIndex i = 0; i < board_.count(); ++i) free_at_us.push_back(board_.free_at_us(i, now_us));
   for (auto it = queue_.begin(); it != queue_.end(); ++it) {
     ReadyTask& task = *it;
-    const std::uint64_t share =
-        task.uncut ? undivided(link, task.rest(), free_at_us) : fair_share(link, task.rest(), free_at_us);
-    if (share == 0) continue;  // other links are done with it before this one could begin
-    // A sliver is not worth a transfer of its own.
-    const std::uint64_t least = std::min(task.rest(), rules_.unit_bytes);
+    const std::uint64_t share = share_of(task, link, free_at_us);
+    if (share == 0) continue;
     const std::uint64_t room = task.uncut ? kNoLimit : fitting(task, link, now_us);
-    const std::uint64_t bytes =
-        model::aligned_part(task.skew + task.sent, task.rest(), std::min(std::max(share, least), room));
+    const std::uint64_t bytes = model::aligned_part(task.skew + task.sent, task.rest(), std::min(share, room));
     Launch launch{0, link, task.bucket, task.generation, task.sent, bytes};
     send(launch, now_us);
     launches.push_back(launch);

@@ -1,7 +1,8 @@
 // The base of the policies that send blocks (prophet, usbyte). A block is as much of the most urgent ready bucket as fits before
 // the next bucket becomes ready, or all of it if backward makes no more buckets ready. Nothing interrupts a block.
 //
-// With several links a bucket is divided so that all links end together. Each link takes its share when it becomes idle.
+// With several links a bucket is divided so that all links end together. Each link takes its share when it becomes idle. If its share
+// is less than the smallest block, it takes such a block only if no other link would end one sooner.
 //
 // A policy derives from this class and gives its Rules to the constructor.
 #pragma once
@@ -44,6 +45,9 @@ class BlockScheduler : public SynchronousScheduler {
   // The share of `bytes` for `link` with which all links end together, if each begins when it is free.
   [[nodiscard]] std::uint64_t fair_share(model::LinkIndex link, std::uint64_t bytes,
                                          std::vector<double>& free_at_us) const;
+  // What `link` takes of the task. Nothing if other links are done with it sooner.
+  [[nodiscard]] std::uint64_t share_of(const ReadyTask& task, model::LinkIndex link,
+                                       std::vector<double>& free_at_us) const;
   // All of `bytes`, if they end first on `link`; else nothing.
   [[nodiscard]] std::uint64_t undivided(model::LinkIndex link, std::uint64_t bytes,
                                         std::vector<double>& free_at_us) const;

@@ -297,6 +297,20 @@ RC_GTEST_PROP(ByteScheduler, IsNeverWorseThanFifoWherePartsCostNothing, ()) {
   RC_ASSERT(parts_us <= fifo_us + in_flight_us + 5);
 }
 
+// No block goes to a slow link that the fast one would have sent sooner.
+RC_GTEST_PROP(UrgentFirst, ASecondLinkHoldsUpNextToNothingHoweverSlowItIs, ()) {
+  const auto one = random_profile({40, 1, 50});
+  auto two = one;
+  two.links.push_back({"slow", one.links[0].latency_us, {}, *one.links[0].bytes_per_us / spread(1, 100)});
+  if (*rc::gen::arbitrary<bool>()) std::swap(two.links[0], two.links[1]);
+  for (const std::string_view policy : {"bytescheduler", "prophet", "usbyte"}) {
+    const auto step_us = [&](const model::Profile& profile) {
+      return run(profile, policy, {.steps = 8, .warmup_steps = 4}, {1 << 20, 4 << 20}).step_us;
+    };
+    RC_ASSERT(step_us(two) <= 1.3 * step_us(one) + 100);
+  }
+}
+
 // The published heuristic loses if a part costs more than it gains: 100 parts pay 100 latencies, a bucket one.
 TEST(ByteScheduler, LosesToFifoWhereEachPartPaysALargeLatency) {
   const auto profile = small({{1024, 10, 10}, {102400, 10, 10}}, {1000}, 50);
