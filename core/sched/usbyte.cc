@@ -31,7 +31,7 @@ class UsByte final : public BlockScheduler {
         partition_bytes_(setup.partition_bytes),
         credit_bytes_(setup.credit_bytes),
         parts_(queue_, board_, part_rules(setup)),
-        watch_(setup.links.size()) {}
+        watch_(setup.links.size(), true) {}
 
   void bucket_ready(model::BucketIndex index, std::uint64_t step, TimeUs now_us) override {
     if (!equal_parts_) return BlockScheduler::bucket_ready(index, step, now_us);

@@ -286,6 +286,26 @@ TEST(UsByte, KnowsThatByteSchedulersPartsShrinkOnASlowLink) {
   EXPECT_LE(run(profile, "usbyte", {}, whole_buckets).step_us, 1.001 * parts_us);
 }
 
+// Equal parts are best while they cost nothing; then each of them takes as long as the whole bucket.
+TEST(UsByte, DecidesAnewWhenALatencyHasMoved) {
+  const auto profile = small({{40'000'000, 20'000, 20'000}, {40'000'000, 20'000, 20'000}}, {700});
+  auto later = profile;
+  auto setup = setup_for(profile, "usbyte");
+  setup.partition_bytes = 50'000'000;
+  setup.credit_bytes = 200'000'000;
+  const auto first_bytes = [&] {
+    const auto scheduler = sched::make_scheduler(setup).value();
+    scheduler->profile_measured(profile, 0, 0);
+    for (std::uint64_t step = 1; step < 40; ++step)
+      if (scheduler->wants_profile(step)) scheduler->profile_measured(later, step, 0);
+    scheduler->bucket_ready(0, 40, 0);
+    return scheduler->take_launches(0).at(0).bytes;
+  };
+  EXPECT_LT(first_bytes(), 8'000'000U);
+  later.links[0].latency_us = 60'000;
+  EXPECT_EQ(first_bytes(), 40'000'000U);
+}
+
 RC_GTEST_PROP(ByteScheduler, IsNeverWorseThanFifoWherePartsCostNothing, ()) {
   const auto profile = random_profile({40, 1, 0});
   const auto sizes = random_sizes(profile);
