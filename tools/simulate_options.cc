@@ -5,6 +5,8 @@
 #include <cmath>
 #include <functional>
 
+#include "core/plan/planner.h"
+
 namespace deft::tools {
 namespace {
 
@@ -131,7 +133,7 @@ Result<void> check(const SimulateOptions& options) {
   if (options.nodes > kMaxNodes) return fail(ErrorKind::kInvalid, "--nodes is above 1000000");
   if (options.straggler != 1 && options.nodes < 2)
     return fail(ErrorKind::kInvalid, "--straggler needs a second node", "give --nodes 2 or more");
-  return {};
+  return plan::check_limits(options.limits);
 }
 
 }  // namespace

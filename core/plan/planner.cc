@@ -159,21 +159,6 @@ std::optional<Timetable> Search::run() {
   return best_ ? std::optional(std::move(best_->table)) : std::nullopt;
 }
 
-Result<void> check(const PlanLimits& limits) {
-  const auto refuse = [](const char* what) { return fail(ErrorKind::kInvalid, what); };
-  if (limits.max_merged_steps == 0 || limits.max_merged_steps > 1024)
-    return refuse("max_merged_steps is not 1 to 1024");
-  if (limits.max_staleness_steps > 1024) return refuse("max_staleness_steps is above 1024");
-  if (limits.max_generations < 2) return refuse("max_generations is below 2");
-  if (!(limits.jitter_margin >= 0 && limits.jitter_margin <= 1)) return refuse("jitter_margin is not 0 to 1");
-  if (!(limits.bubble_tolerance >= 0 && limits.bubble_tolerance <= 1)) return refuse("bubble_tolerance is not 0 to 1");
-  if (!(limits.fresh_tolerance >= 0 && limits.fresh_tolerance <= 1)) return refuse("fresh_tolerance is not 0 to 1");
-  if (!(limits.least_stale_gain >= 0 && limits.least_stale_gain <= 1)) return refuse("least_stale_gain is not 0 to 1");
-  if (!(limits.stale_share >= 0 && limits.stale_share <= 1)) return refuse("stale_share is not 0 to 1");
-  if (!(limits.capacity >= 1 && limits.capacity <= 1000)) return refuse("capacity is not 1 to 1000");
-  return {};
-}
-
 // True if freshness is worth more than the last of the waiting, and lateness is allowed at all.
 bool prefers_fresh(const PlanLimits& limits) {
   return limits.max_staleness_steps > 0 &&
@@ -261,6 +246,21 @@ class Preference {
 
 }  // namespace
 
+Result<void> check_limits(const PlanLimits& limits) {
+  const auto refuse = [](const char* what) { return fail(ErrorKind::kInvalid, what); };
+  if (limits.max_merged_steps == 0 || limits.max_merged_steps > 1024)
+    return refuse("max_merged_steps is not 1 to 1024");
+  if (limits.max_staleness_steps > 1024) return refuse("max_staleness_steps is above 1024");
+  if (limits.max_generations < 2) return refuse("max_generations is below 2");
+  if (!(limits.jitter_margin >= 0 && limits.jitter_margin <= 1)) return refuse("jitter_margin is not 0 to 1");
+  if (!(limits.bubble_tolerance >= 0 && limits.bubble_tolerance <= 1)) return refuse("bubble_tolerance is not 0 to 1");
+  if (!(limits.fresh_tolerance >= 0 && limits.fresh_tolerance <= 1)) return refuse("fresh_tolerance is not 0 to 1");
+  if (!(limits.least_stale_gain >= 0 && limits.least_stale_gain <= 1)) return refuse("least_stale_gain is not 0 to 1");
+  if (!(limits.stale_share >= 0 && limits.stale_share <= 1)) return refuse("stale_share is not 0 to 1");
+  if (!(limits.capacity >= 1 && limits.capacity <= 1000)) return refuse("capacity is not 1 to 1000");
+  return {};
+}
+
 std::optional<Timetable> fresh_timetable(const Problem& problem, const PlanLimits& limits, double enough_us) {
   PlanLimits all_fresh = limits;
   all_fresh.max_staleness_steps = 0;
@@ -269,7 +269,7 @@ std::optional<Timetable> fresh_timetable(const Problem& problem, const PlanLimit
 
 Result<Timetable> find_timetable(const model::Profile& profile, const PlanLimits& limits) {
   if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error());
-  if (auto ok = check(limits); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_limits(limits); !ok) return tl::unexpected(ok.error());
   auto table = Preference(profile, limits).run();
   if (!table) return fail(ErrorKind::kInternal, "no plan was found");
   table->plan.bucket_bytes = Problem(profile).bucket_bytes();

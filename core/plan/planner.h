@@ -28,8 +28,11 @@
 
 namespace deft::plan {
 
+// kInvalid if a limit is out of its range.
+Result<void> check_limits(const PlanLimits& limits);
+
 // A plan for the profile's buckets and links. It numbers buckets as the scheduler does: bucket 0 is the profile's last one.
-// kInvalid if check_profile refuses the profile, or if the limits contradict each other.
+// kInvalid if check_profile refuses the profile, or check_limits the limits.
 Result<model::Plan> find_plan(const model::Profile& profile, const PlanLimits& limits);
 
 // The same plan, with the timetable that proves it.

@@ -166,6 +166,8 @@ TEST(Simulate, WrongUsageIsStatusTwoAndNamed) {
       {{kVgg, "--links", "a,,b"}, "'a,,b'"},
       {{kVgg, "--max-stale-percent", "101"}, "'101'"},
       {{kVgg, "--max-merged-steps", "0"}, "'0'"},
+      {{kVgg, "--max-merged-steps", "1025"}, "max_merged_steps is not 1 to 1024"},
+      {{kVgg, "--max-staleness-steps", "1025"}, "max_staleness_steps is above 1024"},
       {{kVgg, "--slots", "4294967296"}, "'4294967296'"},
       {{kVgg, "--straggler", "2"}, "second node"},
       {{kVgg, "other.json"}, "other.json"},
