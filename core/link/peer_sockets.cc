@@ -52,8 +52,10 @@ int bind_to(const std::string& ip, const Address& called, const Descriptor& sock
   return bind(socket.get(), own->get(), own->bytes) == 0 ? 0 : errno;
 }
 
-// There may be a way a moment later, while a NIC or a switch starts.
-bool may_pass(int error) { return error == EHOSTUNREACH || error == ENETUNREACH || error == ETIMEDOUT; }
+// There may be a way a moment later, while a NIC or a switch starts. EADDRNOTAVAIL: a NIC that is down loses its addresses of IPv6.
+bool may_pass(int error) {
+  return error == EHOSTUNREACH || error == ENETUNREACH || error == ETIMEDOUT || error == EADDRNOTAVAIL;
+}
 
 // A member that strangers crowd out of its own port, or whose answer was lost, may do so. EPIPE: before it heard the greeting.
 bool is_hang_up(int error) { return error == ECONNRESET || error == EPIPE; }
