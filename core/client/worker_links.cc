@@ -78,6 +78,7 @@ Result<void> WorkerLinks::open_all() {
     group.store = store;
     group.clock = &store->clock();
     group.connect_deadline_us = opens_by_us;
+    group.silence_us = session_.connection().attachment().timeout_us / 2;
     group.member = "rank";
     group.node_of = world.node_of;
     group.encrypts = announced.encrypts;

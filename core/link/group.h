@@ -44,11 +44,11 @@ struct LinkGroup {
   std::uint32_t nodes = 1;
   std::string prefix;  // of store keys; different for each link of each job
   std::shared_ptr<Store> store;
-  TimeUs connect_deadline_us = 0;           // by `clock`
-  const Clock* clock = &machine_clock();    // it outlives the link, any thread reads it
-  TimeUs silence_us = 10'000'000;           // a server that gives no sign of life for this long is lost
-  std::string key_file = {};                // of the key that daemons and parameter servers share; empty: there is none
-  std::string member = "node";              // the word for a member in messages
+  TimeUs connect_deadline_us = 0;         // by `clock`
+  const Clock* clock = &machine_clock();  // it outlives the link, any thread reads it
+  TimeUs silence_us = 10'000'000;  // a server, or the way to a peer of a tcp link, is lost after so long a silence
+  std::string key_file = {};       // of the key that daemons and parameter servers share; empty: there is none
+  std::string member = "node";     // the word for a member in messages
   std::vector<std::uint32_t> node_of = {};  // the node of each member, if members are ranks: each node is summed first
   bool encrypts = false;                    // what travels between members; the same for all of them
 

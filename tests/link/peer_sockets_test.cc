@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -324,16 +325,24 @@ int run_in_a_network_of_its_own(const std::string& command) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(PeerSocketsOfAJob, AMemberIsCalledAgainUntilThereIsAWayToIt) {
-  if (!std::getenv(kInItsOwnNetwork)) {
-    if (run_in_a_network_of_its_own("true") != 0) GTEST_SKIP() << "the system forbids user namespaces";
-    const std::string name = "--gtest_filter=PeerSocketsOfAJob.AMemberIsCalledAgainUntilThereIsAWayToIt";
+struct OwnNetwork : ::testing::Test {
+  void SetUp() override {
+    if (!std::getenv(kInItsOwnNetwork) && run_in_a_network_of_its_own("true") != 0)
+      GTEST_SKIP() << "the system forbids user namespaces";
+  }
+  // False: the test has run in another process, which has one.
+  static bool is_here() {
+    if (std::getenv(kInItsOwnNetwork)) return set_loopback(true), true;
+    const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
     const std::string program = std::filesystem::read_symlink("/proc/self/exe");
     const std::string environment = "env --unset GTEST_OUTPUT " + std::string(kInItsOwnNetwork) + "=1 ";
-    EXPECT_EQ(run_in_a_network_of_its_own(environment + "'" + program + "' " + name), 0);
-    return;
+    EXPECT_EQ(run_in_a_network_of_its_own(environment + "'" + program + "' --gtest_filter=OwnNetwork." + name), 0);
+    return false;
   }
-  set_loopback(true);
+};
+
+TEST_F(OwnNetwork, AMemberIsCalledAgainUntilThereIsAWayToIt) {
+  if (!is_here()) return;
   LinkGroup first = make_group(2, std::make_shared<MemoryStore>()), second = first;
   second.node = 1;
   second.store = std::make_shared<StoreOfALateNetwork>(first.store);
@@ -343,6 +352,34 @@ TEST(PeerSocketsOfAJob, AMemberIsCalledAgainUntilThereIsAWayToIt) {
   waiting.join();
   EXPECT_TRUE(calls) << calls.error().message();
   EXPECT_TRUE(answers) << answers.error().message();
+}
+
+// The kernel of a peer that is late says so long that it has no more room.
+TEST_F(OwnNetwork, OfATcpLinkALatePeerIsWaitedForAndALostOneIsNot) {
+  if (!is_here()) return;
+  LinkGroup groups[2] = {make_group(2, std::make_shared<MemoryStore>()), {}};
+  groups[0].silence_us = 150'000;
+  groups[1] = groups[0];
+  groups[1].node = 1;
+  auto opened = std::async(std::launch::async, [&] { return open_link(kLoopback, groups[1]); });
+  const auto first = open_link(kLoopback, groups[0]), second = opened.get();
+  ASSERT_TRUE(first && second);
+  const auto reduce = [](Link& link) {
+    Bytes data(16 << 20);
+    return all_reduce(link, data.data(), data.size(), model::DType::kUInt8, model::ReduceOp::kMax);
+  };
+  auto waits = std::async(std::launch::async, [&] { return reduce(**first); });
+  EXPECT_EQ(waits.wait_for(std::chrono::milliseconds(600)), std::future_status::timeout);
+  ASSERT_OK(reduce(**second));
+  ASSERT_OK(waits.get());
+  set_loopback(false);
+  waits = std::async(std::launch::async, [&] { return reduce(**first); });
+  const auto lost = reduce(**second);
+  for (const auto& result : {lost, waits.get()}) {
+    ASSERT_FALSE(result);
+    EXPECT_NE(result.error().what.find("its machine has acknowledged nothing for"), std::string::npos)
+        << result.error().message();
+  }
 }
 
 struct EndedStore final : Store {

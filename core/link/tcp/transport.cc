@@ -1,5 +1,7 @@
 #include "core/link/tcp/transport.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -22,7 +24,18 @@ struct Frame {
 
 namespace {
 
+constexpr TimeUs kLookUs = 100'000;
+
 std::string error_text() { return std::strerror(errno); }
+
+// Data is on its way again, or the second question whether there is room for it: the peer's kernel, which answers for a process that is
+// stopped, too, has answered neither yet.
+bool is_unanswered(int wire) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(wire, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  return (info.tcpi_unacked > 0 && info.tcpi_retransmits > 0) || info.tcpi_probes > 1;
+}
 
 }  // namespace
 
@@ -33,7 +46,7 @@ tl::unexpected<Error> Transport::lost(std::uint32_t peer, const std::string& cau
 }
 
 Result<std::unique_ptr<Transport>> Transport::connect(const LinkSpec& spec, const LinkGroup& group) {
-  std::unique_ptr<Transport> transport(new Transport(group.node, group.nodes, group.member));
+  std::unique_ptr<Transport> transport(new Transport(group));
   transport->stop_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!transport->stop_.valid()) return fail(ErrorKind::kExhausted, "eventfd: " + error_text());
   if (group.nodes == 1) return transport;
@@ -51,6 +64,7 @@ struct Transport::Pending {
   const Exchanged* what = nullptr;
   MoveTimer timer{nullptr};
   std::size_t sent = 0, received = 0;  // bytes, the frame's included
+  TimeUs answered_us = 0;              // when the peer's kernel was last seen to owe no answer
   [[nodiscard]] bool all_sent() const { return sent == sizeof(Frame) + message.out.size(); }
   [[nodiscard]] bool all_received() const { return received == sizeof(Frame) + message.in.size(); }
   void tell(std::size_t bytes, bool is_sent) const {
@@ -105,14 +119,27 @@ Result<void> Transport::receive_some(Pending& p) {
   return {};
 }
 
+Result<void> Transport::check_answered(std::vector<Pending>& pending) const {
+  const TimeUs now_us = MonotonicClock::now();
+  for (Pending& p : pending) {
+    if (!is_unanswered(connections_.wire(p.peer))) p.answered_us = now_us;
+    const TimeUs silent_us = now_us - p.answered_us;
+    if (silent_us > silence_us_)
+      return lost(p.peer, "its machine has acknowledged nothing for " + std::to_string(silent_us / 1000) + " ms");
+  }
+  return {};
+}
+
 Result<void> Transport::exchange(const Exchanged& what, std::span<const Message> messages) {
   const std::uint64_t number = exchanges_++;
   const MoveTimer timer(what.observer);
+  TimeUs looked_us = MonotonicClock::now();
   std::vector<Pending> pending;
   for (std::uint32_t i = 1; i < members_; ++i) {
     const std::uint32_t peer = (own_ + i) % members_;  // so that not all send to the same one first
     pending.push_back({peer, messages[peer], {kMagic, number, what.tag, messages[peer].out.size()}, {}, &what, timer});
     pending.back().in_frame.magic = 0;
+    pending.back().answered_us = looked_us;
   }
   std::vector<pollfd> entries;
   while (true) {
@@ -127,8 +154,12 @@ Result<void> Transport::exchange(const Exchanged& what, std::span<const Message>
       const int events = (p.all_sent() ? 0 : POLLOUT) | (p.all_received() ? 0 : POLLIN);
       entries.push_back({connections_.sockets[p.peer].get(), static_cast<short>(events), 0});
     }
-    if (poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) return lost(pending[0].peer, error_text());
+    const int ready = poll(entries.data(), entries.size(), static_cast<int>(kLookUs / 1000));
+    if (ready < 0 && errno != EINTR) return lost(pending[0].peer, error_text());
     if (entries[0].revents != 0) return fail(ErrorKind::kLost, "aborted");
+    if (MonotonicClock::now() - looked_us < kLookUs) continue;
+    looked_us = MonotonicClock::now();
+    if (auto ok = check_answered(pending); !ok) return ok;
   }
 }
 

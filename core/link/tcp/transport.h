@@ -6,6 +6,9 @@
 //
 // A message is preceded by a frame that says which exchange it belongs to and how long it is, so members that disagree
 // find out instead of adding up each other's nonsense.
+//
+// A peer may be slow or stopped for as long as it likes. But if its machine acknowledges nothing of what was sent there for
+// LinkGroup::silence_us, the way to it is lost.
 #pragma once
 
 #include <atomic>
@@ -53,16 +56,18 @@ class Transport {
 
  private:
   struct Pending;
-  Transport(std::uint32_t own, std::uint32_t members, std::string noun)
-      : own_(own), members_(members), noun_(std::move(noun)) {}
+  explicit Transport(const LinkGroup& group)
+      : own_(group.node), members_(group.nodes), noun_(group.member), silence_us_(group.silence_us) {}
   Result<void> send_some(Pending& progress);
   Result<void> receive_some(Pending& progress);
+  Result<void> check_answered(std::vector<Pending>& pending) const;
   [[nodiscard]] std::string name_of(std::uint32_t peer) const { return noun_ + " " + std::to_string(peer); }
   [[nodiscard]] tl::unexpected<Error> lost(std::uint32_t peer, const std::string& cause) const;
 
   const std::uint32_t own_;
   const std::uint32_t members_;
   const std::string noun_;  // the word for a member
+  const TimeUs silence_us_;
   PeerConnections connections_;
   Descriptor stop_;  // an eventfd that abort() makes readable for good
   std::uint64_t exchanges_ = 0;
