@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <map>
 #include <set>
 
 namespace deft::tools {
@@ -69,25 +70,34 @@ void find_duplex(const std::vector<ProbeNode>& nodes, const ProbeRow& row, std::
                         "ethtool NIC, on both nodes and on the switch"});
 }
 
+// The list without the links that win nothing: of those that slow each other down, the one that is the fastest alone stays.
+std::string links_to_keep(const std::vector<std::string>& links, const std::map<std::size_t, double>& slowed) {
+  const auto best = std::ranges::max_element(slowed, {}, [](const auto& one) { return one.second; });
+  std::string text;
+  for (std::size_t link = 0; link < links.size(); ++link)
+    if (!slowed.contains(link) || link == best->first) text += (text.empty() ? "" : ",") + links[link];
+  return text;
+}
+
 void find_shared_wires(const std::vector<ProbeNode>& nodes, const std::vector<ProbeRow>& rows,
                        std::vector<Finding>& findings) {
   std::string text;
-  std::size_t slowed = 0;
+  std::map<std::size_t, double> slowed;  // links, and what they carry alone
   for (const auto& together : rows) {
     if (!together.at_once || !is_judged(nodes, together)) continue;
     const auto alone = std::ranges::find_if(rows, [&](const ProbeRow& row) {
       return !row.at_once && row.link == together.link && row.nodes == together.nodes && is_judged(nodes, row);
     });
     if (alone == rows.end() || carried(together) > kSharesWire * carried(*alone)) continue;
-    ++slowed;
+    slowed[together.link] = carried(*alone);
     text += (text.empty() ? "" : "; ") + nodes.front().links[together.link] + " carries " + rate(carried(*alone)) +
             " alone, " + rate(carried(together)) + " with the others";
   }
-  if (slowed < 2) return;
+  if (slowed.size() < 2) return;
   findings.push_back({Health::kWarn, "wires", text,
-                      "these links share a wire, an uplink or a processor: more of them win nothing, so name one: "
-                      "DEFT_LINKS=" +
-                          nodes.front().links.front()});
+                      "these links share a wire, an uplink or a processor: more of them win nothing, so name one of "
+                      "them: DEFT_LINKS=" +
+                          links_to_keep(nodes.front().links, slowed)});
 }
 
 }  // namespace

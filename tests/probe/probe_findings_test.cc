@@ -7,6 +7,7 @@
 namespace deft::tools {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -72,6 +73,14 @@ TEST(ProbeFindings, LinksThatShareAWireHaveHalfOfItEach) {
   EXPECT_EQ(found[0].subject, "wires");
   EXPECT_THAT(found[0].text, HasSubstr("gloo:eth1 carries 100.0 MB/s alone, 51.0 MB/s with the others"));
   EXPECT_THAT(found[0].fix, HasSubstr("DEFT_LINKS=gloo:eth0"));
+}
+
+TEST(ProbeFindings, OfLinksThatShareAWireTheFastestStaysAndTheOthersDoToo) {
+  const auto found = probe_findings(nodes_with("10.0.", {{1500, 1500, 1500}, {1500, 1500, 1500}}),
+                                    {row_of(0, 100), row_of(1, 50), row_of(2, 60), at_once(row_of(0, 98)),
+                                     at_once(row_of(1, 24)), at_once(row_of(2, 31))});
+  ASSERT_EQ(found.size(), 1);
+  EXPECT_THAT(found[0].fix, EndsWith("DEFT_LINKS=gloo:eth0,gloo:eth2"));
 }
 
 TEST(ProbeFindings, OneLinkThatIsSlowedSharesNoWire) {
