@@ -75,6 +75,14 @@ Finding shaping_finding(const std::vector<NicFacts>& nics) {
           "if nobody wants this: tc qdisc del dev " + first + " root (tc qdisc show tells the rate)"};
 }
 
+// gloo on all NICs but one.
+std::string links_without(const NicFacts& left_out, const std::vector<NicFacts>& nics) {
+  std::string names;
+  for (const NicFacts& nic : nics)
+    if (&nic != &left_out) names += (names.empty() ? "DEFT_LINKS=gloo:" : ",") + nic.name;
+  return names;
+}
+
 // Two links that share a wire count twice, and get in each other's way.
 Finding wires_finding(const std::vector<NicFacts>& nics) {
   for (std::size_t i = 0; i < nics.size(); ++i)
@@ -83,13 +91,12 @@ Finding wires_finding(const std::vector<NicFacts>& nics) {
       const std::string both = a.name + " and " + b.name;
       if (a.below == b.below)
         return {Health::kWarn, "wires", both + " are both on " + a.below,
-                "name one of them: DEFT_LINKS=gloo:" + a.name};
+                "name one of them: " + links_without(b, nics)};
       if (!a.network.empty() && a.network == b.network)
         return {Health::kWarn, "wires",
                 both + " have addresses of one network, " + a.network +
-                    ": the kernel sends all by "
-                    "one of them",
-                "give each NIC a network of its own, or name one: DEFT_LINKS=gloo:" + a.name};
+                    ": without rules for each address (ip rule) the kernel sends all by one of them",
+                "give each NIC a network of its own, or name one: " + links_without(b, nics)};
     }
   return {Health::kOk, "wires", nics.size() < 2 ? "one NIC" : "each NIC has a network of its own", ""};
 }

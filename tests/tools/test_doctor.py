@@ -59,8 +59,9 @@ def test_a_nic_that_tc_slows_down_is_named_with_what_to_type():
 
 
 def test_two_nics_with_addresses_of_one_network_are_named():
-    found = doctor("nic eth0 10.1.0.1/24; nic eth1 10.1.0.2/24")["wires"]
-    assert found["health"] == "warn" and "eth0 and eth1 have addresses of one network, 10.1.0.0/24" in found["found"]
+    found = doctor("nic eth0 10.2.0.1/24; nic eth1 10.1.0.1/24; nic eth2 10.1.0.2/24")["wires"]
+    assert found["health"] == "warn" and "eth1 and eth2 have addresses of one network, 10.1.0.0/24" in found["found"]
+    assert found["fix"].endswith("DEFT_LINKS=gloo:eth0,eth1")
 
 
 def test_two_nics_on_one_wire_are_named():
