@@ -146,14 +146,14 @@ Finding check_secret(const Config& config) {
 }
 
 Finding check_python() {
-  const auto package = python_package();
-  const std::string path = package.empty() ? std::string() : package.parent_path().string();
+  const std::string path = python_path().string();
   const auto said =
       output_of("PYTHONPATH=\"" + path +
                 "${PYTHONPATH:+:$PYTHONPATH}\" python3 -c 'import deft; print(deft.__version__, deft.__file__)' 2>&1");
   const std::string last = said.text.substr(said.text.rfind('\n') + 1);
   if (said.status != 0)
-    return {Health::kWarn, "python", "import deft: " + last, "in a tree: scripts/build, then . scripts/env.sh"};
+    return {Health::kWarn, "python", "import deft: " + last,
+            "in a tree: scripts/build, then . scripts/env.sh; of a wheel: activate its environment"};
   if (last.compare(0, last.find(' '), DEFT_VERSION) != 0)
     return {Health::kFail, "python", "the package deft is " + last + ", this is " DEFT_VERSION,
             "install the package of the same version"};

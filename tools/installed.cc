@@ -25,11 +25,17 @@ path first_package(std::span<const path> folders) {
 
 }  // namespace
 
+// In a wheel the program is deft/bin/deft, within the package.
 path python_package() {
-  return first_package(std::array{prefix() / "python" / "deft", prefix() / "lib" / "deft" / "python" / "deft"});
+  return first_package(
+      std::array{prefix() / "python" / "deft", prefix() / "lib" / "deft" / "python" / "deft", prefix()});
 }
 
-// In a wheel the program is deft/bin/deft, beside the package.
+path python_path() {
+  const path package = python_package();
+  return package.empty() || package == prefix() ? path() : package.parent_path();
+}
+
 path tuner() {
   return first_package(std::array{prefix() / "lib" / "deft" / "deft_tuner", prefix().parent_path() / "deft_tuner"});
 }

@@ -1,5 +1,6 @@
 """`cmake --install` gives a tree that works by itself, and the files of deploy/ are sound."""
 
+import json
 import os
 import re
 import shutil
@@ -76,6 +77,8 @@ def test_the_wheel_is_all_that_a_training_needs(wheel, tmp_path):
     for program in ("deft", "deftd", "deftrun"):
         shown = run(tmp_path / "venv/bin" / program, "--version", PATH=path)
         assert shown.stdout.split()[-1] == VERSION, shown.stderr
+    built = run(tmp_path / "venv/bin/deft", "check-build", "--json", PATH=path)
+    assert all(plugin["here"] for plugin in json.loads(built.stdout)["plugins"]), built.stdout
     tuner = run(tmp_path / "venv/bin/deft", "tune", "--help", PATH=path)
     assert tuner.stdout.startswith("usage: deft tune"), tuner.stderr
 
