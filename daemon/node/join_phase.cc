@@ -102,6 +102,11 @@ Error JoinPhase::nobody_answered() const {
   const std::string& leader = members_.identity().leader;
   const std::string silent = "the leader at " + (leader.empty() ? "(unset)" : leader) + " did not answer within " +
                              std::to_string(members_.settings().timeout_us / 1'000'000) + " s";
+  if (line_.is_nowhere())
+    return {ErrorKind::kTimeout,
+            silent + ", because this node finds no IPv4 address of that name",
+            "correct DEFT_LEADER or MASTER_ADDR, or see to it that this node resolves the name",
+            {}};
   if (line_.is_locked_out())
     return {ErrorKind::kTimeout,
             silent + ", because it ends connections before a message can pass",

@@ -36,6 +36,7 @@ class LeaderLine final : public LeaderPort, private LeaderHost {
   // Returns at once; the connection is made, and made again, in the background. An error: not an address.
   Result<void> connect(const std::string& address, uid_t user);
   [[nodiscard]] bool is_locked_out() const { return !peer_.empty() && plane_.is_locked_out(peer_); }  // by another key
+  [[nodiscard]] bool is_nowhere() const { return !peer_.empty() && plane_.is_nowhere(peer_); }        // has no address
   [[nodiscard]] bool is_open() const { return leader_ || !peer_.empty(); }
 
   void send(wire::ToLeader message) override;

@@ -150,6 +150,7 @@ Result<Peer> ControlPlane::connect(const std::string& address, uid_t user) {
     socket.set(zmq::sockopt::reconnect_ivl_max, 1000);
     dealer.watch.open(context_, socket, "inproc://deft-leader-" + std::to_string(next_dealer_));
     if (place->is_number) socket.connect(std::string(kInternet) + address);
+    dealer.has_address = place->is_number;
     watch(socket);
     dealers_.emplace(peer, std::move(dealer));
   } catch (const zmq::error_t& error) {
@@ -170,7 +171,11 @@ void ControlPlane::resolve(const Peer& peer, uid_t user, const std::string& host
         if (alive.expired()) return;
         const auto dealer = dealers_.find(peer);
         if (dealer == dealers_.end()) return;
-        if (!found->empty()) return dealer->second.socket.connect(std::string(kInternet) + *found + ":" + port);
+        if (!found->empty()) {
+          dealer->second.socket.connect(std::string(kInternet) + *found + ":" + port);
+          dealer->second.has_address = true;
+          return;
+        }
         if (const auto left_out = lines_.unknown_names.admit(reactor_.now_us()))
           LOG(WARNING) << "the name '" << host << "' of a leader has no IPv4 address (yet)"
                        << RateLimit::describe(*left_out);
@@ -191,6 +196,7 @@ void ControlPlane::send(const Peer& peer, const std::string& message) {
   try {
     const auto dealer = dealers_.find(peer);
     if (dealer != dealers_.end()) {
+      if (!dealer->second.has_address) return;
       if (!dealer->second.socket.send(zmq::buffer(message), zmq::send_flags::dontwait)) report_stuck(peer);
       return;
     }
@@ -257,6 +263,11 @@ bool ControlPlane::drain_router() {
 bool ControlPlane::is_locked_out(const Peer& peer) const {
   const auto dealer = dealers_.find(peer);
   return dealer != dealers_.end() && dealer->second.locked_out;
+}
+
+bool ControlPlane::is_nowhere(const Peer& peer) const {
+  const auto dealer = dealers_.find(peer);
+  return dealer != dealers_.end() && !dealer->second.has_address;
 }
 
 void ControlPlane::watch_handshakes(Dealer& dealer) {

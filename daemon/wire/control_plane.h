@@ -40,6 +40,8 @@ class ControlPort {
   // The daemon that connect() was told of ended the newest connection before a message could pass: it has another key, or only one of
   // the two has one. Or it is none.
   [[nodiscard]] virtual bool is_locked_out(const Peer& /*peer*/) const { return false; }
+  // connect() was told of a name that has no address, or none yet. What is sent to it is dropped.
+  [[nodiscard]] virtual bool is_nowhere(const Peer& /*peer*/) const { return false; }
 };
 
 class ControlPlane final : public ControlPort {
@@ -56,6 +58,7 @@ class ControlPlane final : public ControlPort {
   void disconnect(const Peer& peer) override;
   void send(const Peer& peer, const std::string& message) override;
   [[nodiscard]] bool is_locked_out(const Peer& peer) const override;
+  [[nodiscard]] bool is_nowhere(const Peer& peer) const override;
 
   std::function<void(const Peer& from, std::span<const std::byte> message)> on_message;
 
@@ -81,6 +84,7 @@ class ControlPlane final : public ControlPort {
     zmq::socket_t socket;
     link::HandshakeWatch watch;  // open until the first message comes
     bool locked_out = false;
+    bool has_address = false;  // without one ZeroMQ has no queue for it, and takes no message
   };
   bool drain_dealer(const Peer& peer, Dealer& dealer);
   static void watch_handshakes(Dealer& dealer);

@@ -73,8 +73,10 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
     heard = message.size() == 5;
     reactor.stop();
   };
+  (*follower)->on_stuck = [](const Peer& to) { ADD_FAILURE() << to << " has no address yet, and is not stuck"; };
   const auto peer = (*follower)->connect("localhost:" + port, getuid());
   ASSERT_TRUE(peer);
+  EXPECT_TRUE((*follower)->is_nowhere(*peer));
   const std::function<void()> send = [&] {
     (*follower)->send(*peer, "hello");
     reactor.after(20'000, send);
@@ -83,6 +85,7 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
   reactor.after(60'000'000, [&] { reactor.stop(); });
   reactor.run();
   EXPECT_TRUE(heard);
+  EXPECT_FALSE((*follower)->is_nowhere(*peer));
   for (const char* wrong : {"nonsense", ":1", "host:", "host:0", "host:70000", "host:1x"})
     EXPECT_FALSE((*follower)->connect(wrong, getuid())) << wrong;
   (*follower)->disconnect(*peer);

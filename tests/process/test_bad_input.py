@@ -65,6 +65,15 @@ def test_a_missing_leader_is_named_at_the_deadline():
     with Cluster(2, timeout=DEADLINE) as cluster:
         [text] = errors([cluster.start_one(ATTACH, 1)])
         assert f"the leader at {cluster.listen[0]} did not answer" in text
+        elsewhere = {"DEFT_LEADER": "leader.invalid:29610", "DEFT_LINKS": "ps:server.invalid:29610"}
+        [text] = errors([cluster.start_one(ATTACH, 1, **elsewhere)])
+        assert "this node finds no IPv4 address of that name" in text
+
+
+def test_a_leader_may_be_a_name():
+    with Cluster(2) as cluster:
+        port = cluster.listen[0].rpartition(":")[2]
+        cluster.finish(cluster.start(ATTACH, DEFT_LEADER=f"localhost:{port}"))
 
 
 @pytest.mark.parametrize("nodes, per_node", [(1, 2), (2, 1)])
