@@ -54,7 +54,6 @@ class DeftProcessGroup(dist.ProcessGroup):
         super().__init__(options.group_rank, options.group_size)
         self._store = _store_without_the_past(options)
         self._label = options.group_id
-        self._timeout_s = options.timeout.total_seconds()
         self._owns_session = False
         self._bucket_size = None
         self._numbers = itertools.count(1)
@@ -93,8 +92,9 @@ class DeftProcessGroup(dist.ProcessGroup):
         if len(tensors) != 1 or not self._whole or op is None or not _reducible(tensors[0], op):
             return self._gloo.allreduce(tensors, options)
         given_s = options.timeout.total_seconds()  # negative: not given
+        group_s = self._gloo.options._timeout.total_seconds()  # a script may have changed it
         what = f"all_reduce of {list(tensors[0].shape)} {str(tensors[0].dtype).removeprefix('torch.')}"
-        work = DeftWork(tensors, what, given_s if given_s > 0 else self._timeout_s)
+        work = DeftWork(tensors, what, given_s if given_s > 0 else group_s)
         try:
             self._start(work, tensors[0], op, sys._getframe(1))
         except (DeftError, ValueError) as error:

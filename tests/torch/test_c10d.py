@@ -154,6 +154,9 @@ def asynchronous(rank, size):
     tensors = [torch.full((1000,), float(rank + i)) for i in range(20)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     assert works[0]._limit_s == 77, "as init_process_group was told"
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=66))
+    works.append(dist.all_reduce(torch.ones(1), async_op=True))
+    assert works[-1]._limit_s == 66
     for i in reversed(range(20)):
         assert works[i].wait() and works[i].is_completed()
         assert tensors[i][0].item() == sum(range(size)) + i * size
