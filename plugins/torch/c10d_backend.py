@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from .c10d_futures import next_name
 from .c10d_work import DeftWork, as_backend_error, reduce_at_once
+from .compiling import hidden_methods
 from .ddp_buckets import BucketSequences, DefaultBucketSize, in_backward
 from .dtypes import GRADIENT_DTYPES, TO_DEFT
 
@@ -47,6 +48,7 @@ _gloos = []  # (weak reference to a group, its process group of gloo): freed by 
 _round = 0  # how often the store of the default group has been used for one
 
 
+@hidden_methods
 class DeftProcessGroup(dist.ProcessGroup):
     """One process group. The first one opens this process's session, unless deft.torch.init() has done so."""
 

@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 
 from .c10d_futures import Origin, threads
+from .compiling import hidden_methods
 from .dtypes import HALVES, TO_DEFT
 
 
+@hidden_methods
 class DeftWork(dist.Work):
     """end() is called once, from any thread. A wait can be interrupted by Ctrl-C and by other signal handlers.
 

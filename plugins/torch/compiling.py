@@ -1,5 +1,7 @@
-"""torch.compile: hooks that it must not trace, and compiled modules."""
+"""torch.compile: what it must not trace, and compiled modules."""
 
+import contextlib
+import inspect
 import sys
 
 import torch
@@ -9,6 +11,24 @@ def untraced(function):
     """Keeps torch.compile out of a hook; loads the compiler, which is slow to import, with the first call only."""
     lazily = getattr(torch, "_disable_dynamo", None)
     return torch.compiler.disable(function) if lazily is None else lazily(function)
+
+
+def hidden(function):
+    """A function that torch's C++ calls, also amid a compiled module: it and what it calls are not traced.
+
+    It stays the same function, whose caller stays its caller, and loads no compiler, which most scripts never do."""
+    with contextlib.suppress(ImportError, AttributeError):  # older versions of torch
+        from torch._C._dynamo import eval_frame as engine
+
+        skip = engine._FrameAction.SKIP
+        engine.set_code_exec_strategy(function.__code__, engine._FrameExecStrategy(skip, skip))
+    return function
+
+
+def hidden_methods(cls):
+    for method in filter(inspect.isfunction, vars(cls).values()):
+        hidden(method)
+    return cls
 
 
 def is_compiled(module):

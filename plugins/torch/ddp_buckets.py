@@ -25,6 +25,7 @@ from torch.nn.parallel import distributed as torch_ddp
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .arena import Arena
+from .compiling import hidden
 from .hooks import current_task
 from .nested_backward import is_nested, running_backward
 
@@ -146,6 +147,7 @@ class BucketSequences:
                 log.warning(hint)
         self._shapes, self._followed = shapes, group
 
+    @hidden
     def _end_pass(self):
         seen = self._seen
         if not seen:

@@ -21,6 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .c10d_futures import Origin
 from .c10d_work import DeftWork, reduce_at_once
+from .compiling import hidden
 from .ddp_buckets import BucketGroup, say_no_late_updates
 
 _numbers = itertools.count()  # of calls
@@ -28,6 +29,7 @@ _states = WeakTensorKeyDictionary()  # parameter -> the state of its model
 _under_way = weakref.WeakSet()  # of these, those that have begun a pass; what they wait for tells whether it goes on
 
 
+@hidden
 def ddp_hook(state, bucket):
     """Averages a bucket over all ranks of Deft's job. `state` is None, or a DdpState for this model alone.
 

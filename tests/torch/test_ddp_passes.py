@@ -129,6 +129,34 @@ def test_changing_buckets_and_unused_parameters(start):
         assert one == pytest.approx(over_gloo, rel=1e-4, abs=1e-6)
 
 
+def train_compiled(port):
+    """torch's C++ calls the backend amid a compiled step, which must not trace it."""
+    open_group(port)
+    samples, layers = torch.Generator().manual_seed(hvd.rank()), torch.nn.Linear(4, 4)
+    models = [torch.nn.parallel.DistributedDataParallel(layers) for _ in range(2)]
+    models[1].register_comm_hook(None, hvd.ddp_hook)
+
+    @torch.compile(backend="eager")
+    def step(model, inputs):
+        layers.zero_grad()
+        model(inputs).square().mean().backward()
+
+    with count_groups() as groups:
+        for model in models:
+            for _ in range(4):
+                inputs = torch.randn(3, 4, generator=samples)
+                own = torch.autograd.grad(layers(inputs).square().mean(), list(layers.parameters()))
+                step(model, inputs)
+                for parameter, expected in zip(layers.parameters(), hvd.grouped_allreduce(own), strict=True):
+                    torch.testing.assert_close(parameter.grad, expected)
+    close_group()
+    return len(groups)
+
+
+def test_a_compiled_step(start):
+    assert start(2, stall_timeout="20s").run(train_compiled, free_port()) == [2, 2]
+
+
 def tell_stages_of_groups():
     """The oldest group in use tells them. What cannot be told, as the job fails, keeps no bucket from its end."""
     told = []
