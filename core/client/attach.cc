@@ -20,7 +20,7 @@ constexpr TimeUs patience_us(TimeUs timeout_us) {
   return 2 * timeout_us + std::clamp<TimeUs>(timeout_us / 2, 500'000, 5'000'000);
 }
 
-constexpr std::size_t kWelcomeDescriptors = 3;
+constexpr std::size_t kWelcomeDescriptors = 2;
 constexpr TimeUs kLinksPatienceUs = 5'000'000;  // they were sent together with WELCOME
 
 std::string who(const Placement& placement) {
@@ -117,7 +117,7 @@ Result<Attachment> take_welcome(ipc::MessageSocket channel, ipc::Packet packet, 
   if (!world) return tl::unexpected(world.error());
   if (packet.descriptors.size() != kWelcomeDescriptors)
     return fail(ErrorKind::kViolation,
-                "the daemon passed " + std::to_string(packet.descriptors.size()) + " descriptors instead of 3");
+                "the daemon passed " + std::to_string(packet.descriptors.size()) + " descriptors instead of 2");
   auto segment = shm::Segment::map(std::move(packet.descriptors[0]), shm::kControlSegmentBytes);
   if (!segment) return tl::unexpected(segment.error());
   auto view = shm::ControlSegment::open(*segment);
@@ -126,7 +126,7 @@ Result<Attachment> take_welcome(ipc::MessageSocket channel, ipc::Packet packet, 
     return fail(ErrorKind::kViolation, "the shared memory is not of the daemon that passed it");
   auto daemon_bell = shm::Doorbell::adopt(std::move(packet.descriptors[1]));
   if (!daemon_bell) return tl::unexpected(daemon_bell.error());
-  auto own_bell = shm::Doorbell::adopt(std::move(packet.descriptors[2]));
+  auto own_bell = shm::Doorbell::create();
   if (!own_bell) return tl::unexpected(own_bell.error());
   auto links = read_links(channel, welcome->fixed.links);
   if (!links) return tl::unexpected(links.error());

@@ -39,7 +39,7 @@ struct Attachment {
   shm::Segment segment;
   shm::ControlSegment view;
   shm::Doorbell daemon_bell;  // the worker rings it
-  shm::Doorbell own_bell;     // the daemon rings it
+  shm::Doorbell own_bell;     // other threads of this worker ring it
   World world;
   TimeUs timeout_us = 0;
   TimeUs spin_us = 0;

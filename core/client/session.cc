@@ -87,6 +87,7 @@ Result<void> Session::dispatch(ipc::Packet packet) {
       return take_answer(header->kind, std::move(packet), 1, &ipc::StoreItem::request);
     case ipc::MessageKind::kStagingBufferMade:
       return take_answer(header->kind, std::move(packet), 0, &ipc::StagingBuffer::buffer);
+    case ipc::MessageKind::kWake: return {};  // the ring has been read since
     default:
       return tl::unexpected(violation("a message of kind " + std::to_string(static_cast<unsigned>(header->kind))));
   }

@@ -127,9 +127,8 @@ Result<std::optional<Packet>> MessageSocket::try_receive() {
   if (!takes_descriptors_ && next_has_descriptors())
     return fail(ErrorKind::kViolation, "descriptors came with a message of a worker",
                 "no message of a worker carries any: use libdeft of the daemon's version");
-  Packet packet;
-  packet.bytes.resize(kMaxMessageBytes);
-  iovec piece{packet.bytes.data(), packet.bytes.size()};
+  std::array<std::byte, kMaxMessageBytes> bytes;  // most messages are short: only what comes is written and copied
+  iovec piece{bytes.data(), bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control{};
   msghdr message{};
   message.msg_iov = &piece;
@@ -143,12 +142,13 @@ Result<std::optional<Packet>> MessageSocket::try_receive() {
   } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::optional<Packet>{};
   if (got < 0) return failed(ErrorKind::kInternal, "cannot receive a message", errno);
+  Packet packet;
   take_descriptors(message, packet);
   if (message.msg_flags & MSG_TRUNC) return fail(ErrorKind::kViolation, "a message longer than any of Deft's");
   if (message.msg_flags & MSG_CTRUNC)
     return fail(ErrorKind::kExhausted, "descriptors that came with a message were lost",
                 "raise the limit on open files (ulimit -n)");
-  packet.bytes.resize(static_cast<std::size_t>(got));
+  packet.bytes.assign(bytes.begin(), bytes.begin() + got);
   return std::optional<Packet>(std::move(packet));
 }
 

@@ -7,7 +7,7 @@
 //
 //   worker                                   daemon
 //   HELLO (version, job, rank, world, ...) ->
-//                                         <- WELCOME + 3 descriptors: control segment, daemon's doorbell, worker's doorbell
+//                                         <- WELCOME + 2 descriptors: control segment, daemon's doorbell
 //                                            (once all workers of the job have come and all links are open), or ERROR
 //   TEXT                                  ->    while it waits for WELCOME: whether the daemon reads it shows whether the daemon hangs
 //                                         <- LINK for each link that the worker runs itself, right behind WELCOME
@@ -29,6 +29,7 @@
 //                                         <- TEXT, or ERROR if the job goes on as it was
 //   GOODBYE                               ->    clean end; an end-of-file without it is a death
 //                                         <- ERROR at any time: the job failed; every later call fails with its text
+//                                         <- WAKE at any time: completions have come while the worker slept (core/shm/layout.h)
 #pragma once
 
 #include <cmath>
@@ -39,7 +40,7 @@
 namespace deft::ipc {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
-inline constexpr std::uint32_t kProtocolVersion = 6;
+inline constexpr std::uint32_t kProtocolVersion = 7;
 inline constexpr std::size_t kMaxMessageBytes = 65536;
 inline constexpr std::uint32_t kMaxWorld = 16000;     // ranks: WELCOME names the node of each, in one message
 inline constexpr std::size_t kMaxNameBytes = 1024;    // the name of a tensor, of a collective, or a key of the store
@@ -68,6 +69,7 @@ enum class MessageKind : std::uint32_t {
   kStatistics = 18,
   kChangeSettings = 19,
   kTrace = 20,
+  kWake = 21,
 };
 
 // Every message begins with this. If a message carries texts, they follow its fixed part, up to `bytes`.
@@ -195,6 +197,10 @@ struct TraceRequest {  // followed by: job (empty: the only one), folder (kStart
   MessageHeader header;
   TraceAction action{};
   std::uint32_t steps = 0;  // of a start: after so many steps the trace ends; 0: when a user stops it
+};
+
+struct Wake {
+  MessageHeader header;
 };
 
 struct Text {  // followed by a piece of text

@@ -2,8 +2,11 @@
 //
 //   auto bell = Doorbell::create();            // then pass bell->descriptor() to the other side
 //   auto bell = Doorbell::adopt(descriptor);   // a doorbell that was received
-//   bell->ring();                              // never blocks
+//   bell->ring();
 //   poll(bell->descriptor()); bell->drain();   // wait() does both
+//
+// Both sides have the same open file. So the other side can make it block at any time (O_NONBLOCK), and can fill or empty its counter
+// between a poll and a read. Who does not trust the other side only polls: with EPOLLET each ring is an event, and nothing is read.
 #pragma once
 
 #include "core/base/clock.h"
@@ -21,7 +24,7 @@ class Doorbell {
   // Takes a received descriptor and makes it non-blocking; kViolation if it is no eventfd.
   static Result<Doorbell> adopt(Descriptor descriptor);
 
-  // Any thread. Never fails: a peer whose counter is full is awake.
+  // Any thread. Never fails: a peer whose counter is full is awake. Waits only if the peer has made it wait.
   void ring() const;
 
   // Forgets all rings so far.

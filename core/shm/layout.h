@@ -21,10 +21,11 @@
 // record, and then publishes head + 1 (release). A side that dies in between leaves the ring as it was before: no half
 // record is ever published.
 //
-// `sleeping` has two states. 0: the consumer looks at the ring by itself. 1: it waits for its eventfd, or is about to.
+// `sleeping` has two states. 0: the consumer looks at the ring by itself. 1: it waits to be woken, or is about to.
 // The consumer sets 1, looks at tail once more (both sequentially consistent), and only then waits. A producer that has
-// published and finds 1 exchanges it for 0 and writes the eventfd. So an awake consumer costs no system call, and no
-// wake-up is lost.
+// published and finds 1 exchanges it for 0 and wakes the consumer. So an awake consumer costs no system call, and no
+// wake-up is lost. A worker wakes the daemon by an eventfd (doorbell.h), and the daemon wakes a worker by a message WAKE of the
+// unix socket.
 //
 // The worker trusts the daemon, but the daemon does not trust the worker. It treats every word of the segment as hostile: it keeps
 // its own positions privately (it publishes them and never reads them back), loads each shared word once, copies a record
@@ -49,7 +50,7 @@ inline constexpr std::size_t kCacheLineBytes = 64;
 struct RingControl {
   alignas(kCacheLineBytes) std::atomic<std::uint64_t> tail{0};      // published by the producer
   alignas(kCacheLineBytes) std::atomic<std::uint64_t> head{0};      // published by the consumer
-  alignas(kCacheLineBytes) std::atomic<std::uint32_t> sleeping{0};  // 1: the consumer waits for its eventfd
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> sleeping{0};  // 1: the consumer waits to be woken
 };
 
 struct SegmentHeader {

@@ -48,7 +48,7 @@ class Reactor {
   // Ends the process if the kernel refuses an epoll or event descriptor: nothing can run without. `clock` outlives the reactor.
   explicit Reactor(const Clock& clock = machine_clock());
 
-  // Level-triggered. kExhausted if the kernel cannot watch one more.
+  // Level-triggered, unless `events` has EPOLLET. kExhausted if the kernel cannot watch one more.
   Result<void> watch(int fd, std::uint32_t events, FdCallback callback);
   void unwatch(int fd);
 

@@ -23,35 +23,33 @@ RingCounts ring_counts() { return {counters.overflows, counters.unread, counters
 
 Result<std::unique_ptr<RingPump>> RingPump::open(Reactor& reactor, std::shared_ptr<shm::Segment> segment,
                                                  const Life& life, Events events) {
-  auto own = shm::Doorbell::create();
-  if (!own) return tl::unexpected(own.error());
-  auto worker = shm::Doorbell::create();
-  if (!worker) return tl::unexpected(worker.error());
-  std::unique_ptr<RingPump> pump(new RingPump(reactor, std::move(segment), life.daemon_epoch,
-                                              {std::move(*own), std::move(*worker)}, std::move(events)));
+  auto bell = shm::Doorbell::create();
+  if (!bell) return tl::unexpected(bell.error());
+  std::unique_ptr<RingPump> pump(
+      new RingPump(reactor, std::move(segment), life.daemon_epoch, std::move(*bell), std::move(events)));
   RingPump* const raw = pump.get();
-  const auto rung = [raw](std::uint32_t) { raw->bells_.own.drain(); };
-  if (auto ok = reactor.watch(raw->bells_.own.descriptor(), EPOLLIN, rung); !ok) return tl::unexpected(ok.error());
+  const auto rung = [](std::uint32_t) {};  // the poller looks at the ring
+  if (auto ok = reactor.watch(raw->bell_.descriptor(), EPOLLIN | EPOLLET, rung); !ok) return tl::unexpected(ok.error());
   raw->poller_ = reactor.add_poller([raw](bool about_to_sleep) { return raw->drain(about_to_sleep); });
   raw->beat(life.heartbeat_us);
   return pump;
 }
 
-RingPump::RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch, Bells bells,
-                   Events events)
+RingPump::RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch,
+                   shm::Doorbell bell, Events events)
     : reactor_(reactor),
       segment_(std::move(segment)),
       rings_(shm::ControlSegment::format(*segment_, daemon_epoch)),
       submissions_(rings_.submission(), rings_.submission_records()),
       completions_(rings_.completion(), rings_.completion_records()),
-      bells_(std::move(bells)),
+      bell_(std::move(bell)),
       events_(std::move(events)) {}
 
 RingPump::~RingPump() {
   if (poller_ != 0) reactor_.remove_poller(poller_);
   reactor_.cancel(beat_);
   reactor_.cancel(retry_);
-  reactor_.unwatch(bells_.own.descriptor());
+  reactor_.unwatch(bell_.descriptor());
 }
 
 void RingPump::beat(TimeUs every_us) {
@@ -59,9 +57,7 @@ void RingPump::beat(TimeUs every_us) {
   beat_ = reactor_.after(every_us, [this, every_us] { beat(every_us); });
 }
 
-std::array<int, 3> RingPump::descriptors() const {
-  return {segment_->descriptor(), bells_.own.descriptor(), bells_.worker.descriptor()};
-}
+std::array<int, 2> RingPump::descriptors() const { return {segment_->descriptor(), bell_.descriptor()}; }
 
 void RingPump::stop() { stopped_ = true; }
 
@@ -117,7 +113,7 @@ bool RingPump::flush() {
     }
     overflow_.pop_front();
     any = true;
-    if (pushed == shm::Push::kWake) bells_.worker.ring();
+    if (pushed == shm::Push::kWake) events_.wake();
   }
   return any;
 }

@@ -1,7 +1,7 @@
 // A worker's control segment as the daemon uses it: records come out of the submission ring, completions go in the
 // other.
 //
-//   auto pump = RingPump::open(reactor, segment, {daemon_epoch, heartbeat_us}, {on_record, on_broken});
+//   auto pump = RingPump::open(reactor, segment, {daemon_epoch, heartbeat_us}, {on_record, on_broken, wake});
 //   send WELCOME with (*pump)->descriptors();
 //   (*pump)->complete(shm::FinishRecord{...});
 //
@@ -35,6 +35,7 @@ class RingPump {
   struct Events {
     std::function<void(const shm::Record&)> on_record;  // a copy, unchecked
     std::function<void(const Error&)> on_broken;        // the worker broke the protocol; told once
+    std::function<void()> wake;                         // the worker, which sleeps until it is woken
   };
 
   struct Life {
@@ -49,19 +50,15 @@ class RingPump {
   RingPump(const RingPump&) = delete;
   RingPump& operator=(const RingPump&) = delete;
 
-  // The control segment, the daemon's doorbell and the worker's doorbell: what WELCOME passes.
-  [[nodiscard]] std::array<int, 3> descriptors() const;
+  // The control segment and the daemon's doorbell: what WELCOME passes.
+  [[nodiscard]] std::array<int, 2> descriptors() const;
 
   void complete(const shm::Record& record);  // wakes the worker if it sleeps
   void take_rest();                          // takes what the worker has written so far, because it leaves
   void stop();                               // no event comes any more
 
  private:
-  struct Bells {
-    shm::Doorbell own, worker;
-  };
-
-  RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch, Bells bells,
+  RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch, shm::Doorbell bell,
            Events events);
   void beat(TimeUs every_us);
   bool drain(bool about_to_sleep);
@@ -74,7 +71,7 @@ class RingPump {
   const shm::ControlSegment rings_;
   shm::Consumer submissions_;
   shm::Producer completions_;
-  Bells bells_;
+  const shm::Doorbell bell_;  // the worker has it, too: it is polled, and never read
   Events events_;
   std::deque<shm::Record> overflow_;  // completions that await room in the ring, oldest first
   Reactor::PollerId poller_ = 0;

@@ -95,6 +95,11 @@ Result<void> WorkerConnection::send(std::span<const std::byte> bytes, std::span<
   return socket_.send(bytes, descriptors);
 }
 
+void WorkerConnection::wake() {
+  static const auto kMessage = ipc::encode(ipc::Wake{}, ipc::MessageKind::kWake);
+  static_cast<void>(send(kMessage));
+}
+
 void WorkerConnection::send_error(const Error& error, std::uint64_t operation) {
   ipc::ErrorMessage message;
   message.error_kind = static_cast<std::uint32_t>(error.kind);

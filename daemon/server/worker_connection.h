@@ -39,6 +39,7 @@ class WorkerConnection {
   void stop();
 
   Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
+  void wake();  // by a message WAKE. A worker with a full queue has messages to read, so it does not sleep
   // A long answer in several packets, as fast as the other side reads them. kViolation while the last one is on its way.
   Result<void> send_all(std::deque<std::vector<std::byte>> packets);
   // ERROR; operation 0: the job failed. A worker that is gone hears nothing, which is no error.

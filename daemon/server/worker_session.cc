@@ -117,7 +117,7 @@ Result<void> WorkerSession::welcome(const JobStart& start) {
                                    if (const auto job = job_.lock()) job->record(*this, record);
                                  });
                                },
-                               [this](const Error& error) { drop(error); }});
+                               [this](const Error& error) { drop(error); }, [this] { connection_.wake(); }});
   if (!rings) return tl::unexpected(rings.error());
   rings_ = std::move(*rings);
   const auto message = ipc::encode(welcome_message(start, daemon_epoch_), ipc::MessageKind::kWelcome,

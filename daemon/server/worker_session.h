@@ -42,7 +42,7 @@ class WorkerSession final : public WorkerPort,
     const MemoryBudget& budget;
     std::shared_ptr<QuotaAccount> account;  // of the client's user; holds a connection and its descriptor
   };
-  static constexpr std::uint64_t kWorkerDescriptors = 3;  // beside the socket: the process and two doorbells
+  static constexpr std::uint64_t kWorkerDescriptors = 2;  // beside the socket: the process and a doorbell
 
   WorkerSession(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
                 std::uint64_t daemon_epoch);

@@ -158,7 +158,7 @@ TEST(Attach, UnsealedMemoryIsRefused) {
     const Descriptor memory(memfd_create("test", MFD_CLOEXEC));
     ASSERT_EQ(ftruncate(memory.get(), shm::kControlSegmentBytes), 0);
     const auto bell = shm::Doorbell::create();
-    welcome_with(worker, std::array{memory.get(), bell->descriptor(), bell->descriptor()});
+    welcome_with(worker, std::array{memory.get(), bell->descriptor()});
   });
   EXPECT_NE(refused(daemon, DEFT_EVIOLATION).find("not sealed"), std::string::npos);
 }
@@ -168,7 +168,7 @@ TEST(Attach, AnotherDaemonsMemoryIsRefused) {
     auto memory = shm::Segment::create("test", shm::kControlSegmentBytes);
     shm::ControlSegment::format(*memory, 1234);  // WELCOME says 0
     const auto bell = shm::Doorbell::create();
-    welcome_with(worker, std::array{memory->descriptor(), bell->descriptor(), bell->descriptor()});
+    welcome_with(worker, std::array{memory->descriptor(), bell->descriptor()});
   });
   refused(daemon, DEFT_EVIOLATION);
 }

@@ -34,7 +34,6 @@ void Worker::welcome(std::vector<std::uint32_t> node_of, std::uint32_t spin_us, 
   control_ = *shm::Segment::create("test-control", shm::kControlSegmentBytes);
   view_ = shm::ControlSegment::format(*control_, 7);
   own_bell_ = *shm::Doorbell::create();
-  worker_bell_ = *shm::Doorbell::create();
   submissions_.emplace(view_->submission(), view_->submission_records());
   completions_.emplace(view_->completion(), view_->completion_records());
   ipc::Welcome message;
@@ -45,7 +44,7 @@ void Worker::welcome(std::vector<std::uint32_t> node_of, std::uint32_t spin_us, 
   message.spin_us = spin_us;
   message.timeout_us = timeout_us;
   message.links = static_cast<std::uint32_t>(links_.size());
-  const std::array<int, 3> descriptors{control_->descriptor(), own_bell_->descriptor(), worker_bell_->descriptor()};
+  const std::array<int, 2> descriptors{control_->descriptor(), own_bell_->descriptor()};
   send(ipc::encode(message, ipc::MessageKind::kWelcome, std::span<const std::string_view>{},
                    std::as_bytes(std::span(node_of))),
        descriptors);
@@ -104,7 +103,7 @@ shm::Record Worker::pop() {
 void Worker::push(const shm::Record& record) {
   const auto pushed = completions_->push(record);
   EXPECT_TRUE(pushed == shm::Push::kDone || pushed == shm::Push::kWake);
-  if (pushed == shm::Push::kWake) worker_bell_->ring();
+  if (pushed == shm::Push::kWake) wake();
 }
 
 void Worker::finish(std::uint32_t tensor, std::uint32_t count, std::uint64_t step, std::uint32_t group) {

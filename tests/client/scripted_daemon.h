@@ -76,14 +76,14 @@ class Worker {
       return ring.head == ring.tail && ring.sleeping == 1;
     });
   }
-  void ring() { worker_bell_->ring(); }
+  void wake() { send(ipc::encode(ipc::Wake{}, ipc::MessageKind::kWake)); }
 
  private:
   ipc::MessageSocket channel_;
   std::vector<std::vector<std::byte>> links_;
   std::optional<shm::Segment> control_, arena_, buffer_;
   std::optional<shm::ControlSegment> view_;
-  std::optional<shm::Doorbell> own_bell_, worker_bell_;
+  std::optional<shm::Doorbell> own_bell_;
   std::optional<shm::Consumer> submissions_;
   std::optional<shm::Producer> completions_;
 };

@@ -13,6 +13,7 @@
 #include "core/client/daemon_pulse.h"
 #include "core/client/look_clock.h"
 #include "core/client/session.h"
+#include "core/ipc/wire.h"
 
 namespace deft::client {
 namespace {
@@ -97,13 +98,11 @@ class PartsTest : public ::testing::Test, public ArrivalReceiver {
     const auto view = shm::ControlSegment::format(segment, 1);
     submissions_.emplace(view.submission(), view.submission_records());
     completions_.emplace(view.completion(), view.completion_records());
-    auto own_bell = *shm::Doorbell::create();
-    worker_bell_ = *shm::Doorbell::adopt(Descriptor(dup(own_bell.descriptor())));
     connection_.emplace(Attachment{ipc::MessageSocket(Descriptor(ends[1])),
                                    std::move(segment),
                                    view,
                                    *shm::Doorbell::create(),
-                                   std::move(own_bell),
+                                   *shm::Doorbell::create(),
                                    World{},
                                    1'000'000,
                                    0,
@@ -117,13 +116,13 @@ class PartsTest : public ::testing::Test, public ArrivalReceiver {
     return false;
   }
   void push(const shm::Record& record) {
-    if (completions_->push(record) == shm::Push::kWake) worker_bell_.ring();
+    if (completions_->push(record) != shm::Push::kWake) return;
+    ASSERT_TRUE(daemon_.send(ipc::encode(ipc::Wake{}, ipc::MessageKind::kWake)));
   }
 
   ipc::MessageSocket daemon_;
   std::optional<shm::Consumer> submissions_;
   std::optional<shm::Producer> completions_;
-  shm::Doorbell worker_bell_;
   std::optional<Connection> connection_;
   std::size_t records_ = 0;
 };

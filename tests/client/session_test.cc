@@ -273,7 +273,7 @@ TEST(Session, GarbageInMidWaitIsAViolation) {
 TEST(Session, ACorruptCompletionRingIsAViolation) {
   const auto corrupt = [](Worker& worker) {
     worker.rings().completion().tail.store(1'000'000);
-    worker.ring();
+    worker.wake();
   };
   EXPECT_EQ(error_of_wait(corrupt).kind, DEFT_EVIOLATION);
 }

@@ -1,13 +1,10 @@
 """A worker: worker.py SCENARIO,... in one session. Fails by an exception; prints what the test wants to know."""
 
 import ctypes
-import json
 import os
 import random
 import resource
 import signal
-import socket
-import struct
 import sys
 import threading
 import time
@@ -317,17 +314,7 @@ def link_bytes(session):
 
 def daemon_status():
     """What `deft status --json` asks for."""
-    path = os.environ["DEFT_SOCKET"]
-    magic, kind, version = 0x54464544, 11, 6
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
-        channel.connect(path)
-        channel.send(struct.pack("<4I", magic, kind, 16, version))
-        text, last = b"", 0
-        while not last:
-            packet = channel.recv(65536)
-            (last,) = struct.unpack_from("<I", packet, 16)
-            text += packet[24:].rstrip(b"\0")
-    return json.loads(text)
+    return deft._native.daemon_status()
 
 
 def opens_again(session):

@@ -142,7 +142,7 @@ void HostileWorker::say_last_words() {
 void HostileWorker::wait_for_welcome() {
   if (control_ != nullptr || !channel_.open()) return;
   auto packet = channel_.receive(MonotonicClock::now() + kPatienceUs);
-  if (!packet || packet->descriptors.size() != 3) return;
+  if (!packet || packet->descriptors.size() != 2) return;
   void* mapped =
       mmap(nullptr, shm::kControlSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED, packet->descriptors[0].get(), 0);
   if (mapped != MAP_FAILED) control_ = static_cast<std::byte*>(mapped);

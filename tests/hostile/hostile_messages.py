@@ -134,7 +134,7 @@ SOCKET_STRUCTS = {  # kind: the struct behind the header, and the texts behind i
     19: (None, [b"nobody", b"policy=fifo\ncredit_bytes=0"]),  # what a user may order of an own job is no attack
     20: ("TraceRequest", [b"nobody", b"/proc/nowhere"]),
 }
-MAGIC, VERSION = 0x54464544, 6
+MAGIC, VERSION = 0x54464544, 7
 
 
 def packet(kind: int, body: bytes, magic: int = MAGIC, version: int = VERSION, size: int | None = None) -> bytes:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cluster import Cluster, wait_for_line
 
-MAGIC, VERSION = 0x54464544, 6
-HELLO, WELCOME, ERROR, STATUS, TEXT, STORE_SET = 1, 2, 10, 11, 12, 15
+MAGIC, VERSION = 0x54464544, 7
+HELLO, WELCOME, OPERATION, ERROR, STATUS, TEXT, STORE_SET, WAKE = 1, 2, 8, 10, 11, 12, 15, 21
 PATIENCE_S = 60
 
 VICTIM = """

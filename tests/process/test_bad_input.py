@@ -254,7 +254,7 @@ def test_a_client_of_another_version():
             client.connect(cluster.socket(0))
             client.send(packet)
             reply = client.recv(65536)
-        assert b"protocol version 99" in reply and b"this one 6" in reply
+        assert b"protocol version 99" in reply and b"this one 7" in reply
         assert cluster.daemons[0].poll() is None
 
 

@@ -1,6 +1,8 @@
 """Clients that lie in HELLO or use the daemon up: each is refused, and a job that runs meanwhile goes on."""
 
 import contextlib
+import mmap
+import os
 import resource
 import socket
 import struct
@@ -10,7 +12,19 @@ import time
 
 import pytest
 from cluster import BUILD, Cluster, clean_environment, wait_until
-from hostile import ERROR, STATUS, STORE_SET, TEXT, WELCOME, Client, busy_daemon, goes_on, memory_kib
+from hostile import (
+    ERROR,
+    OPERATION,
+    STATUS,
+    STORE_SET,
+    TEXT,
+    WAKE,
+    WELCOME,
+    Client,
+    busy_daemon,
+    goes_on,
+    memory_kib,
+)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +128,27 @@ def test_descriptors_that_take_long_to_close_stop_nobody(busy):
                     lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     lingering.close()
         goes_on(busy)
+
+
+def test_doorbells_that_block_stop_nobody(busy):
+    """A doorbell is one open file for both sides: a client may make it block, and fill it."""
+    sleeping = 262_400 + 128  # core/shm/layout.h: the word of the completion ring
+    with Client(busy.socket(0)) as client:
+        client.hello(job=b"bells")
+        packet, passed, _, _ = socket.recv_fds(client.socket, 65536, 4)
+        assert struct.unpack_from("=I", packet, 4)[0] == WELCOME
+        try:
+            for bell in passed[1:]:
+                os.set_blocking(bell, True)
+                os.write(bell, struct.pack("=Q", 2**64 - 2))
+            with mmap.mmap(passed[0], 0) as rings:
+                rings[sleeping] = 1
+                client.send(OPERATION, struct.pack("=QIIQQQIIII", 1 << 32, 4, 0, 0, 0, 0, 7, 1, 0, 0) + b"barrier\0\0")
+                assert client.receive()[0] == WAKE
+                goes_on(busy)
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
 
 
 FLOOD = """

@@ -104,7 +104,7 @@ def fake_daemon(path: Path, packets: list[bytes]) -> None:
     threading.Thread(target=serve, daemon=True).start()
 
 
-def text_packet(text: str, last: bool, version: int = 6) -> bytes:
+def text_packet(text: str, last: bool, version: int = 7) -> bytes:
     body = text.encode() + b"\0"
     return struct.pack("<IIIIII", 0x54464544, 12, 24 + len(body), version, int(last), 0) + body
 
@@ -162,7 +162,7 @@ def test_a_long_status_comes_in_pieces(no_daemon):
     [
         ([], "closed the connection"),
         ([text_packet("{", True)], "no JSON object"),
-        ([text_packet("{}", True, version=99)], "protocol version 99, this one 6"),
+        ([text_packet("{}", True, version=99)], "protocol version 99, this one 7"),
         ([b"rubbish that is no message"], "not Deft's"),
     ],
 )
