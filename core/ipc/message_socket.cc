@@ -61,6 +61,13 @@ Result<MessageSocket> MessageSocket::connect(const std::string& path) {
 }
 
 Result<void> MessageSocket::send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
+  const auto sent = try_send(bytes, descriptors);
+  if (!sent) return tl::unexpected(sent.error());
+  if (!*sent) return fail(ErrorKind::kExhausted, "the other side of the socket does not read its messages");
+  return {};
+}
+
+Result<bool> MessageSocket::try_send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
   if (descriptors.size() > kMaxDescriptors || bytes.empty() || bytes.size() > kMaxMessageBytes)
     return fail(ErrorKind::kInvalid, "a message of " + std::to_string(bytes.size()) + " bytes cannot be sent",
                 "shorten the name that it carries");
@@ -82,9 +89,8 @@ Result<void> MessageSocket::send(std::span<const std::byte> bytes, std::span<con
   do {
     sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  if (sent >= 0) return {};
-  if (errno == EAGAIN || errno == EWOULDBLOCK)
-    return fail(ErrorKind::kExhausted, "the other side of the socket does not read its messages");
+  if (sent >= 0) return true;
+  if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
   if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
     return fail(ErrorKind::kLost, "the other side of the socket is gone");
   return failed(ErrorKind::kExhausted, "cannot send a message", errno);

@@ -56,6 +56,9 @@ class MessageSocket {
   // gives kExhausted, as a non-blocking one does at once.
   Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
 
+  // The same, but a full queue is no error: false.
+  Result<bool> try_send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
+
   // True if the other side has not read all that was sent to it.
   [[nodiscard]] bool has_unread() const;
 

@@ -30,7 +30,7 @@ enum class Quota : std::uint8_t {
   kDescriptors,  // sockets, shared memory, doorbells; of links that the daemon runs: about
   kOperations,   // collectives under way
   kNameBytes,    // of tensors that were declared
-  kStoreBytes,   // put into the stores of jobs
+  kStoreBytes,   // put into the stores of jobs; answers of them that wait to be read
   kMemoryBytes,  // shared memory
 };
 inline constexpr std::size_t kQuotas = 6;

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <string_view>
 
 #include "core/ipc/wire.h"
@@ -19,9 +20,9 @@ constexpr std::size_t kMaxErrorBytes = 2000;  // of each of the three texts
 
 }  // namespace
 
-WorkerConnection::WorkerConnection(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<void> held,
+WorkerConnection::WorkerConnection(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<QuotaAccount> account,
                                    Events events)
-    : reactor_(reactor), socket_(std::move(socket)), held_(std::move(held)), events_(std::move(events)) {
+    : reactor_(reactor), socket_(std::move(socket)), account_(std::move(account)), events_(std::move(events)) {
   if (const auto peer = socket_.peer()) peer_ = *peer;
 }
 
@@ -29,7 +30,7 @@ WorkerConnection::WorkerConnection(Reactor& reactor, ipc::MessageSocket socket, 
 WorkerConnection::~WorkerConnection() {
   stop();
   socket_.shut_down();
-  const auto close = [socket = std::make_shared<ipc::MessageSocket>(std::move(socket_)), held = std::move(held_)] {
+  const auto close = [socket = std::make_shared<ipc::MessageSocket>(std::move(socket_)), held = std::move(account_)] {
     socket->close();
   };
   reactor_.offload(peer_.uid, close);
@@ -73,22 +74,42 @@ void WorkerConnection::on_events(std::uint32_t events) {
   if ((events & ~std::uint32_t{EPOLLOUT}) != 0) read(kPacketsARound);
 }
 
+Result<void> WorkerConnection::send_in_turn(std::vector<std::byte> packet, std::shared_ptr<const shm::Segment> memory) {
+  Waiting message{std::move(packet), std::move(memory)};
+  if (rest_.empty()) {
+    const auto sent = try_send(message);
+    if (!sent) return tl::unexpected(sent.error());
+    if (*sent) return {};
+  }
+  message.charged = message.packet.size();
+  if (auto ok = account_->take(Quota::kStoreBytes, message.charged); !ok) return ok;
+  rest_.push_back(std::move(message));
+  return rest_.size() == 1 ? flush() : Result<void>{};
+}
+
 Result<void> WorkerConnection::send_all(std::deque<std::vector<std::byte>> packets) {
   if (!rest_.empty()) return fail(ErrorKind::kViolation, "it asked again before it had read the answer");
-  rest_ = std::move(packets);
+  for (auto& packet : packets) rest_.push_back({std::move(packet), nullptr});
   return flush();
 }
 
 // A full queue is waited for by EPOLLOUT.
 Result<void> WorkerConnection::flush() {
   while (!rest_.empty()) {
-    const auto sent = send(rest_.front());
-    if (!sent && sent.error().kind != ErrorKind::kExhausted) return sent;
-    if (!sent) break;
+    const auto sent = try_send(rest_.front());
+    if (!sent) return tl::unexpected(sent.error());
+    if (!*sent) break;
+    if (rest_.front().charged > 0) account_->give_back(Quota::kStoreBytes, rest_.front().charged);
     rest_.pop_front();
   }
   const std::uint32_t events = rest_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
   return reactor_.watch(socket_.descriptor(), events, [this](std::uint32_t got) { on_events(got); });
+}
+
+Result<bool> WorkerConnection::try_send(const Waiting& message) {
+  if (!message.memory) return socket_.try_send(message.packet);
+  const std::array<int, 1> descriptors{message.memory->descriptor()};
+  return socket_.try_send(message.packet, descriptors);
 }
 
 Result<void> WorkerConnection::send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
@@ -105,8 +126,8 @@ void WorkerConnection::send_error(const Error& error, std::uint64_t operation) {
   message.error_kind = static_cast<std::uint32_t>(error.kind);
   message.operation = operation;
   const auto cut = [](const std::string& text) { return std::string_view(text).substr(0, kMaxErrorBytes); };
-  const auto ok =
-      send(ipc::encode(message, ipc::MessageKind::kError, {cut(error.what), cut(error.fix), cut(error.where)}));
+  auto packet = ipc::encode(message, ipc::MessageKind::kError, {cut(error.what), cut(error.fix), cut(error.where)});
+  const auto ok = operation == 0 ? send(packet) : send_in_turn(std::move(packet));
   LOG_IF(INFO, !ok) << "pid " << peer_.pid << " could not be told of an error: " << ok.error().message();
 }
 

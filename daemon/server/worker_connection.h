@@ -16,7 +16,9 @@
 
 #include "core/base/descriptor.h"
 #include "core/ipc/message_socket.h"
+#include "core/shm/segment.h"
 #include "daemon/base/reactor.h"
+#include "daemon/base/user_quotas.h"
 
 namespace deft::daemon {
 
@@ -28,8 +30,8 @@ class WorkerConnection {
     std::function<void()> on_death;               // the socket or the process has ended
   };
 
-  // `held` is released when the socket is closed, which is some time after the end of this object.
-  WorkerConnection(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<void> held, Events events);
+  // `account` is released when the socket is closed, which is some time after the end of this object.
+  WorkerConnection(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<QuotaAccount> account, Events events);
   ~WorkerConnection();
   WorkerConnection(const WorkerConnection&) = delete;
   WorkerConnection& operator=(const WorkerConnection&) = delete;
@@ -40,6 +42,9 @@ class WorkerConnection {
 
   Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
   void wake();  // by a message WAKE. A worker with a full queue has messages to read, so it does not sleep
+  // As soon as the other side has read enough, behind what waits already. Who asks for much at once need not read meanwhile. What waits
+  // counts as the user's bytes of the store. The descriptor of `memory` is passed.
+  Result<void> send_in_turn(std::vector<std::byte> packet, std::shared_ptr<const shm::Segment> memory = nullptr);
   // A long answer in several packets, as fast as the other side reads them. kViolation while the last one is on its way.
   Result<void> send_all(std::deque<std::vector<std::byte>> packets);
   // ERROR; operation 0: the job failed. A worker that is gone hears nothing, which is no error.
@@ -53,13 +58,20 @@ class WorkerConnection {
   void on_events(std::uint32_t events);
   Result<void> flush();
 
+  struct Waiting {
+    std::vector<std::byte> packet;
+    std::shared_ptr<const shm::Segment> memory;
+    std::size_t charged = 0;  // of the user's bytes of the store
+  };
+  Result<bool> try_send(const Waiting& message);
+
   Reactor& reactor_;
   ipc::MessageSocket socket_;
-  std::shared_ptr<void> held_;
+  std::shared_ptr<QuotaAccount> account_;
   Events events_;
   ipc::PeerIdentity peer_;
-  Descriptor process_;                       // pidfd
-  std::deque<std::vector<std::byte>> rest_;  // of a long answer
+  Descriptor process_;        // pidfd
+  std::deque<Waiting> rest_;  // for room in the socket's queue
   bool stopped_ = false;
 };
 

@@ -121,8 +121,7 @@ Result<void> WorkerRequests::on_staging_buffer(const ipc::Packet& packet) {
   return memory_.make_buffer(
       message->fixed.buffer, message->fixed.bytes, [this, asked = message->fixed](WorkerMemory::Made buffer) {
         if (!buffer) return worker_.send_error(buffer.error(), asked.buffer);  // only what asked for it fails
-        const std::array<int, 1> descriptors{(*buffer)->descriptor()};
-        const auto sent = connection_.send(ipc::encode(asked, ipc::MessageKind::kStagingBufferMade), descriptors);
+        const auto sent = connection_.send_in_turn(ipc::encode(asked, ipc::MessageKind::kStagingBufferMade), *buffer);
         if (!sent) worker_.close(sent.error().in(worker_.describe()));
       });
 }

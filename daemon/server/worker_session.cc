@@ -143,8 +143,7 @@ void WorkerSession::grant_arena(std::uint32_t group, std::uint64_t bytes, std::u
     const auto alive = weak.lock();
     if (!alive || closed_) return;
     if (arena) {
-      const std::array<int, 1> descriptors{(*arena)->descriptor()};
-      auto sent = connection_.send(ipc::encode(message, ipc::MessageKind::kDeclared), descriptors);
+      auto sent = connection_.send_in_turn(ipc::encode(message, ipc::MessageKind::kDeclared), *arena);
       if (!sent) arena = tl::unexpected(sent.error());
     }
     granted(std::move(arena));
@@ -163,7 +162,7 @@ void WorkerSession::send_store_value(std::uint32_t request, const std::string& k
   ipc::StoreItem message;
   message.request = request;
   const std::string_view texts[] = {key};
-  if (auto ok = connection_.send(ipc::encode(message, ipc::MessageKind::kStoreValue, texts, value)); !ok)
+  if (auto ok = connection_.send_in_turn(ipc::encode(message, ipc::MessageKind::kStoreValue, texts, value)); !ok)
     close(ok.error().in(describe()));
 }
 

@@ -415,6 +415,8 @@ def store(session):
         except deft.DeftError as error:
             assert "store" in str(error), error
     assert session.ask(f"late.{session.size - 1}").answer(20) is not None, "the session goes on"
+    many = [session.ask(f"late.{session.size - 1}") for _ in range(1000)]
+    assert all(question.answer(20) for question in many), "more answers than the socket's queue holds"
     assert "listen" in deft._native.daemon_status()
 
 

@@ -10,7 +10,10 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <memory>
 #include <optional>
+#include <vector>
 
 namespace deft::daemon {
 namespace {
@@ -46,9 +49,10 @@ struct WorkerConnectionTest : ::testing::Test {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     client = Descriptor(ends[0]);
+    ASSERT_EQ(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);  // as the listener gives it
     ipc::MessageSocket own{Descriptor(ends[1])};
     own.refuse_descriptors();
-    connection.emplace(reactor, std::move(own), nullptr,
+    connection.emplace(reactor, std::move(own), std::make_shared<QuotaAccount>(quotas, 7),
                        WorkerConnection::Events{[this](const ipc::Packet&) { ++packets; },
                                                 [this](const Error& error) {
                                                   errors.push_back(error);
@@ -65,7 +69,13 @@ struct WorkerConnectionTest : ::testing::Test {
     client = Descriptor(dup(socket.descriptor()));
   }
 
+  [[nodiscard]] std::uint64_t waiting_bytes() const {
+    const auto users = quotas->status();
+    return users.empty() ? 0 : users[0]["store"].get<std::uint64_t>();
+  }
+
   Reactor reactor;
+  const std::shared_ptr<UserQuotas> quotas = std::make_shared<UserQuotas>(quota_limits(Config()));
   Descriptor client;
   std::optional<WorkerConnection> connection;
   int packets = 0;
@@ -97,6 +107,44 @@ TEST_F(WorkerConnectionTest, AClientThatIsDroppedSeesTheEndAtOnce) {
   const auto got = recv(client.get(), &byte, 1, 0);
   EXPECT_TRUE(got == 0 || (got == -1 && errno == ECONNRESET)) << got << " " << errno;
   EXPECT_LT(MonotonicClock::now() - began_us, kSoonUs);
+}
+
+TEST_F(WorkerConnectionTest, WhatTheOtherSideDoesNotReadYetWaitsInOrderAndIsCharged) {
+  constexpr std::uint32_t kMessages = 3000;  // more than the queue of the socket holds
+  auto memory = std::make_shared<const shm::Segment>(*shm::Segment::create("test", 4096));
+  for (std::uint32_t i = 0; i < kMessages; ++i) {
+    std::vector<std::byte> packet(sizeof i);
+    std::memcpy(packet.data(), &i, sizeof i);
+    ASSERT_TRUE(connection->send_in_turn(std::move(packet), i % 1000 == 999 ? memory : nullptr)) << i;
+  }
+  EXPECT_GT(waiting_bytes(), 4000u);
+  ipc::MessageSocket socket(std::move(client));
+  for (std::uint32_t i = 0; i < kMessages; ++i) {
+    auto packet = socket.try_receive();
+    while (packet && !*packet) {
+      reactor.run_once();
+      packet = socket.try_receive();
+    }
+    ASSERT_TRUE(packet) << packet.error().message();
+    std::uint32_t number = 0;
+    std::memcpy(&number, (*packet)->bytes.data(), sizeof number);
+    ASSERT_EQ(number, i);
+    ASSERT_EQ((*packet)->descriptors.size(), i % 1000 == 999 ? 1u : 0u);
+  }
+  EXPECT_EQ(waiting_bytes(), 0u);
+  EXPECT_TRUE(errors.empty());
+}
+
+TEST_F(WorkerConnectionTest, AUserWhoReadsNothingHasALimit) {
+  QuotaAmounts limits = quota_limits(Config());
+  limits[static_cast<std::size_t>(Quota::kStoreBytes)] = 10'000;
+  quotas->set_limits(limits);
+  Result<void> sent;
+  for (int i = 0; i < 3000 && sent; ++i) sent = connection->send_in_turn(std::vector<std::byte>(100));
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().kind, ErrorKind::kExhausted);
+  connection.reset();
+  while (waiting_bytes() > 0) reactor.run_once();
 }
 
 }  // namespace
