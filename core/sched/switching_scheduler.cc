@@ -115,12 +115,13 @@ bool SwitchingScheduler::begin_era(const PolicyChoice& choice, std::uint64_t ste
   return true;
 }
 
-// An era has ended when all bytes of its steps are reduced.
+// An era has ended when all bytes of its steps are reduced. A worker names the steps, so they may be more than any job has.
 void SwitchingScheduler::drop_finished_eras() {
   const std::uint64_t step_bytes = bytes_of_a_step(setup_.buckets);
   for (auto era = eras_.begin(); std::next(era) != eras_.end();) {
-    const std::uint64_t steps = std::next(era)->begins - era->begins;
-    era = era->reduced_bytes == steps * step_bytes ? eras_.erase(era) : std::next(era);
+    std::uint64_t all_bytes = 0;
+    const bool is_too_long = __builtin_mul_overflow(std::next(era)->begins - era->begins, step_bytes, &all_bytes);
+    era = !is_too_long && era->reduced_bytes == all_bytes ? eras_.erase(era) : std::next(era);
   }
 }
 

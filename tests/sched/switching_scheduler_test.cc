@@ -203,6 +203,16 @@ TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
   EXPECT_EQ(made->take_launches(20).front().priority, 0u);
 }
 
+TEST(Switching, AStepBeyondAllCountsDoesNotEndThePolicyBeforeIt) {
+  const auto made = make_switching(auto_setup({1 << 20}, 1)).value();
+  ASSERT_TRUE(made->change_settings({.policy = "p3"}));
+  made->stage_began(Stage::kBackward, std::uint64_t{1} << 44, 0, 0);  // times 2^20 bytes
+  made->bucket_ready(0, 0, 10);
+  const auto launches = made->take_launches(10);
+  ASSERT_EQ(launches.size(), 1u);
+  EXPECT_EQ(launches.front().part, LaunchPart::kWhole);
+}
+
 TEST(Switching, SizesChangeAtABorderOfStepsAndTheOldOnesGoOnUntilThen) {
   auto setup = auto_setup({256 << 10, 256 << 10}, 1);
   setup.policy = "bytescheduler";
