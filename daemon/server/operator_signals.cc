@@ -24,6 +24,7 @@ Descriptor take_signals(std::initializer_list<int> numbers) {
   for (const int number : numbers) sigaddset(&signals, number);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that has grown to the limit (ulimit -f) is an error of the write
   return Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 

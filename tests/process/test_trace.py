@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -322,6 +323,13 @@ def test_a_running_job_is_traced_when_a_user_asks_and_when_it_fails(tmp_path):
         wait_until(lambda: not read_problems(tmp_path / "some"), what="the end of twelve steps")
         assert deft("replay", str(tmp_path / "some")).returncode == 0
         assert deft("trace", "start", str(folder), "--steps", "none", *control).returncode == 2
+
+        daemon = cluster.daemons[0].pid
+        most = resource.prlimit(daemon, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        assert deft("trace", "start", str(tmp_path / "limited"), "--steps", "12", *control).returncode == 0
+        begun = started_steps(cluster)
+        wait_until(lambda: started_steps(cluster) > begun + STEPS, what="steps whose trace has no room")
+        resource.prlimit(daemon, resource.RLIMIT_FSIZE, most)
 
         elsewhere = deft("trace", "dump", "--socket", cluster.socket(1))
         assert elsewhere.returncode == 2 and f"rank 0, at {cluster.listen[0]}" in elsewhere.stderr
