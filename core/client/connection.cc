@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -36,6 +37,20 @@ Connection::Connection(Attachment attachment, ArrivalReceiver& receiver)
       writer_(attachment_),
       reader_(attachment_),
       receiver_(receiver) {}
+
+class Connection::Inside {
+ public:
+  explicit Inside(Connection& connection) : connection_(connection) { ++connection_.inside_; }
+  ~Inside() {
+    --connection_.inside_;
+    if (connection_.failure_.error()) connection_.changed_.notify_all();  // a connection that is being closed waits
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  Connection& connection_;
+};
 
 void Connection::end() {
   Lock lock(mutex_);
@@ -88,7 +103,7 @@ Result<void> Connection::wait(const std::function<bool()>& done, std::atomic<Tim
   if (auto ok = usable(); !ok) return ok;
   const TimeUs began_us = waited_us == nullptr ? 0 : MonotonicClock::now();
   Lock lock(mutex_);
-  ++inside_;
+  const Inside inside(*this);
   bool holds = done();
   TimeUs left_us = deadline_us == 0 ? kPatienceUs : deadline_us - MonotonicClock::now();
   while (!holds && !failure_.error() && left_us > 0) {
@@ -102,8 +117,6 @@ Result<void> Connection::wait(const std::function<bool()>& done, std::atomic<Tim
     if (deadline_us != 0) left_us = deadline_us - MonotonicClock::now();
   }
   if (waited_us != nullptr) waited_us->fetch_add(MonotonicClock::now() - began_us, std::memory_order_relaxed);
-  --inside_;
-  if (failure_.error()) changed_.notify_all();  // a connection that is being closed waits for us
   return holds || !failure_.error() ? Result<void>{} : tl::unexpected(*failure_.error());
 }
 
@@ -120,20 +133,18 @@ void Connection::nudge() {
   changed_.notify_all();
 }
 
+// An exception loses what has come, so nobody may wait for it.
 void Connection::look_once(Lock& lock, TimeUs patience_us) {
   looking_ = true;
   lock.unlock();
-  Arrivals arrivals;
   try {
-    arrivals = reader_.gather(patience_us);
-  } catch (...) {
+    Arrivals arrivals = reader_.gather(patience_us);
     lock.lock();
-    looking_ = false;
-    changed_.notify_all();
-    throw;
+    texts_due_ = receiver_.receive(std::move(arrivals));
+  } catch (const std::exception& e) {
+    if (!lock.owns_lock()) lock.lock();
+    failure_.fail({ErrorKind::kInternal, e.what(), "", "libdeft"});
   }
-  lock.lock();
-  texts_due_ = receiver_.receive(std::move(arrivals));
   looking_ = false;
   changed_.notify_all();
 }

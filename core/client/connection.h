@@ -113,6 +113,7 @@ class Connection {
   [[nodiscard]] const Attachment& attachment() const { return attachment_; }
 
  private:
+  class Inside;                                    // a thread in wait(), which holds the lock
   void look_once(Lock& lock, TimeUs patience_us);  // 0: does not sleep
 
   ForkGuard fork_guard_;

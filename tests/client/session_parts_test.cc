@@ -111,6 +111,7 @@ class PartsTest : public ::testing::Test, public ArrivalReceiver {
                         *this);
   }
   bool receive(Arrivals arrivals) override {
+    if (throws_) throw std::bad_alloc();
     records_ += arrivals.records.size();
     if (arrivals.broken) connection_->failure().fail(*arrivals.broken);
     return false;
@@ -125,6 +126,7 @@ class PartsTest : public ::testing::Test, public ArrivalReceiver {
   std::optional<shm::Producer> completions_;
   std::optional<Connection> connection_;
   std::size_t records_ = 0;
+  bool throws_ = false;
 };
 
 TEST_F(PartsTest, WhatIsSubmittedReachesTheDaemon) {
@@ -168,6 +170,20 @@ TEST_F(PartsTest, TheEndOfTheSocketEndsAWait) {
   ASSERT_FALSE(waited);
   EXPECT_EQ(waited.error().kind, ErrorKind::kLost);
   EXPECT_FALSE(connection_->submit(shm::FlushRecord{}));
+}
+
+TEST_F(PartsTest, WhatIsLostForWantOfMemoryFailsAllWaits) {
+  throws_ = true;
+  push(shm::FailedRecord{});
+  const auto in_a_while = [] { return MonotonicClock::now() + 10'000'000; };
+  EXPECT_FALSE(connection_->wait([] { return false; }, nullptr, in_a_while()));
+  EXPECT_FALSE(connection_->wait([] { return false; }, nullptr, in_a_while()));
+  EXPECT_FALSE(connection_->submit(shm::FlushRecord{}));
+}
+
+TEST_F(PartsTest, AConditionThatThrowsHoldsNoEndUp) {
+  EXPECT_THROW(static_cast<void>(connection_->wait([]() -> bool { throw std::bad_alloc(); })), std::bad_alloc);
+  connection_->end();
 }
 
 TEST_F(PartsTest, AFullRingThatNobodyReadsIsATimeoutInTheEnd) {
