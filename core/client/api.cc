@@ -123,6 +123,10 @@ void deft_close(deft_session* session) {
   if (session == nullptr || session->session->connection().in_fork()) return;
   guarded(nullptr, [&] {
     session->session->end();
+    {
+      std::unique_lock lock(session->mutex);
+      session->all_left.wait(lock, [&] { return session->calls == 0; });
+    }
     delete session;
     return int{DEFT_OK};
   });
@@ -146,7 +150,7 @@ int deft_declare(deft_session* session, const char* name, const deft_tensor* ten
 
 int deft_declare_encoded(deft_session* session, const char* name, const deft_tensor* tensors, const char* const* codecs,
                          size_t count, unsigned slots, int reduce_op, deft_group** group, deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     if (session == nullptr || name == nullptr || (tensors == nullptr && count > 0) || group == nullptr)
       return missing("session, name, tensors or group", error);
     std::vector<deft::model::TensorSpec> specs;
@@ -246,7 +250,7 @@ int deft_send_residuals(deft_group* group, uint64_t step, deft_error* error) {
 }
 
 int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     if (stage != DEFT_FORWARD && stage != DEFT_BACKWARD)
       return report(Error{ErrorKind::kInvalid, "unknown stage " + std::to_string(stage), "", ""}, error);
     deft::shm::StageRecord record;
@@ -276,7 +280,7 @@ int deft_report_statistics(deft_group* group, const deft_statistics* statistics,
 
 int deft_allreduce(deft_session* session, const char* name, const void* input, size_t count, int dtype, int reduce_op,
                    deft_operation** operation, deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     if (name == nullptr || (input == nullptr && count > 0)) return missing("name or input", error);
     auto request = request_of(name, deft::ipc::Collective::kAllReduce, input, dtype);
     request.counts = {count};
@@ -287,7 +291,7 @@ int deft_allreduce(deft_session* session, const char* name, const void* input, s
 
 int deft_broadcast(deft_session* session, const char* name, const void* input, size_t count, int dtype, int root,
                    deft_operation** operation, deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     const bool is_root = static_cast<int>(session->session->world().rank) == root;
     if (name == nullptr || (input == nullptr && count > 0 && is_root)) return missing("name or input", error);
     auto request = request_of(name, deft::ipc::Collective::kBroadcast, is_root ? input : nullptr, dtype);
@@ -299,7 +303,7 @@ int deft_broadcast(deft_session* session, const char* name, const void* input, s
 
 int deft_allgather(deft_session* session, const char* name, const void* input, const size_t* counts, int dtype,
                    deft_operation** operation, deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     if (name == nullptr || counts == nullptr) return missing("name or counts", error);
     const auto& world = session->session->world();
     if (input == nullptr && counts[world.rank] > 0) return missing("input", error);
@@ -310,7 +314,7 @@ int deft_allgather(deft_session* session, const char* name, const void* input, c
 }
 
 int deft_barrier(deft_session* session, const char* name, deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     if (name == nullptr) return missing("name", error);
     auto request = request_of(name, deft::ipc::Collective::kBarrier, nullptr, DEFT_UINT8);
     request.counts = {0};
@@ -322,7 +326,7 @@ int deft_barrier(deft_session* session, const char* name, deft_error* error) {
 
 int deft_start(deft_session* session, const deft_collective* collective, deft_operation** operation,
                deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     if (collective == nullptr || collective->name == nullptr || operation == nullptr)
       return missing("collective, its name or operation", error);
     auto request = request_of(*collective, session->session->world());
@@ -331,15 +335,16 @@ int deft_start(deft_session* session, const deft_collective* collective, deft_op
 }
 
 int deft_poll(deft_operation* operation, deft_error* error) {
-  return guarded(error, [&] { return report(operation->operation->poll(), error); });
+  return guarded(operation->session, error, [&] { return report(operation->operation->poll(), error); });
 }
 
 int deft_poll_for(deft_operation* operation, uint64_t timeout_us, deft_error* error) {
-  return guarded(error, [&] { return report(operation->operation->wait_until(deadline_in(timeout_us)), error); });
+  return guarded(operation->session, error,
+                 [&] { return report(operation->operation->wait_until(deadline_in(timeout_us)), error); });
 }
 
 int deft_finish(deft_operation* operation, void* output, deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(operation->session, error, [&] {
     auto owned = take(operation);
     if (owned == nullptr) return report(Error{ErrorKind::kInvalid, "the operation was finished before", "", ""}, error);
     return report(owned->operation->finish(output), error);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -54,6 +55,8 @@ struct deft_session {
   std::unique_ptr<deft::client::Session> session;
   deft::client::StagingBuffers buffers;
   std::mutex mutex;
+  std::condition_variable all_left;
+  unsigned calls = 0;  // that may wait, and are in the session
   std::vector<std::unique_ptr<deft_group>> groups;
   std::unordered_map<deft_operation*, std::unique_ptr<deft_operation>> operations;
   std::unique_ptr<deft::client::WorkerLinks> links;  // goes before the memory that its threads work on
@@ -61,6 +64,27 @@ struct deft_session {
 };
 
 namespace deft::client {
+
+// A call that may wait. deft_close ends its wait, and then lets it leave the session, which it still uses.
+class WaitingCall {
+ public:
+  explicit WaitingCall(deft_session* session)  // null: there is none
+      : session_(session == nullptr || session->session->connection().in_fork() ? nullptr : session) {
+    if (session_ == nullptr) return;
+    const std::lock_guard lock(session_->mutex);
+    ++session_->calls;
+  }
+  ~WaitingCall() {
+    if (session_ == nullptr) return;
+    const std::lock_guard lock(session_->mutex);
+    if (--session_->calls == 0) session_->all_left.notify_all();
+  }
+  WaitingCall(const WaitingCall&) = delete;
+  WaitingCall& operator=(const WaitingCall&) = delete;
+
+ private:
+  deft_session* const session_;
+};
 
 inline int report(const Error& error, deft_error* out) {
   const int kind = static_cast<int>(error.kind);
@@ -93,6 +117,15 @@ int guarded(deft_error* error, Body body) {
   } catch (const std::exception& e) {
     return report(Error{ErrorKind::kInternal, e.what(), "", "libdeft"}, error);
   }
+}
+
+// Likewise, in a call that may wait.
+template <typename Body>
+int guarded(deft_session* session, deft_error* error, Body body) {
+  return guarded(error, [&] {
+    const WaitingCall call(session);
+    return body();
+  });
 }
 
 // Runs `use`, which returns a Result, on a group that this worker has not released.

@@ -51,7 +51,7 @@ int deft_policy_traits(const char* policy, deft_error* error) {
 }
 
 int deft_store_set(deft_session* session, const char* key, const void* value, size_t bytes, deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     if (session == nullptr || key == nullptr || (value == nullptr && bytes > 0))
       return missing("session, key or value", error);
     if (bytes > DEFT_STORE_VALUE_BYTES)
@@ -63,7 +63,7 @@ int deft_store_set(deft_session* session, const char* key, const void* value, si
 }
 
 int deft_store_ask(deft_session* session, const char* key, uint32_t* question, deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     if (session == nullptr || key == nullptr || question == nullptr) return missing("session, key or question", error);
     const auto asked = client::JobStore(*session->session).ask(key);
     if (!asked) return report(asked.error(), error);
@@ -74,7 +74,7 @@ int deft_store_ask(deft_session* session, const char* key, uint32_t* question, d
 
 int deft_store_answer(deft_session* session, uint32_t question, uint64_t timeout_us, void* value, size_t* bytes,
                       deft_error* error) {
-  return guarded(error, [&] {
+  return guarded(session, error, [&] {
     if (session == nullptr || value == nullptr || bytes == nullptr) return -missing("session, value or bytes", error);
     const auto answer = client::JobStore(*session->session).answer(question, deadline_in(timeout_us));
     if (!answer && answer.error().kind == ErrorKind::kTimeout) return 0;

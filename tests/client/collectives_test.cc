@@ -257,6 +257,26 @@ TEST(Collective, HundredsAtATimeShareAFewBuffers) {
   deft_close(session);
 }
 
+// A thread sanitizer sees what a call touches after deft_close has ended its wait.
+TEST(Collective, CloseLetsCallsLeaveBeforeTheSessionGoes) {
+  for (int trial = 0; trial < 20; ++trial) {
+    std::atomic<bool> waiting{false};
+    ScriptedDaemon daemon([&](Worker& worker) {
+      worker.welcome();
+      for (int i = 0; i < 4; ++i) worker.receive();
+      waiting = true;
+      worker.receive();
+    });
+    deft_session* session = daemon.open();
+    std::vector<std::thread> threads;
+    for (const char* name : {"a", "b", "c", "d"})
+      threads.emplace_back([=] { EXPECT_EQ(deft_barrier(session, name, nullptr), DEFT_EINVALID); });
+    while (!waiting) std::this_thread::yield();
+    deft_close(session);
+    for (auto& thread : threads) thread.join();
+  }
+}
+
 TEST(Collective, OperationsThatWereNeverFinishedGoWithTheSession) {
   ScriptedDaemon daemon([](Worker& worker) {
     worker.welcome();
