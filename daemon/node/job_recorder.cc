@@ -6,6 +6,9 @@
 #include <charconv>
 #include <ctime>
 #include <limits>
+#include <memory>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "core/base/policy_traits.h"
@@ -89,6 +92,17 @@ trace::TraceHeader header_of(const Membership& members, const View& view, const 
   return header;
 }
 
+// A writer has a thread. Without one there is no file, and the job goes on.
+template <typename Writer, typename... From>
+Result<std::unique_ptr<Writer>> start_writer(From&&... from) {
+  try {
+    return std::make_unique<Writer>(std::forward<From>(from)...);
+  } catch (const std::system_error& error) {
+    return fail(ErrorKind::kExhausted, std::string("no thread can be started for a trace: ") + error.what(),
+                "raise the limit on threads (ulimit -u, TasksMax)");
+  }
+}
+
 Result<void> check_owner(const JobIdentity& job) {
   if (::geteuid() == job.uid) return {};
   return fail(ErrorKind::kUnavailable, "a trace is wanted, and this node's daemon belongs to another user",
@@ -149,7 +163,9 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   const auto complain = [job = about(members_.identity())](const Error& error) {
     LOG(ERROR) << job << "the trace ends here: " << error.message();
   };
-  streams_.push_back(std::make_unique<trace::TraceStream>(recorder_, std::move(*writer), complain));
+  auto stream = start_writer<trace::TraceStream>(recorder_, std::move(*writer), complain);
+  if (!stream) return tl::unexpected(stream.error());
+  streams_.push_back(std::move(*stream));
   for (const auto& group : groups_) streams_.back()->add(group);
   for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
   writing_.path = path;
@@ -207,8 +223,10 @@ Result<std::string> JobRecorder::dump(const std::string& reason) {
   if (dumps_.newest && !dumps_.newest->ended()) return dumps_.newest->path();
   for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
   auto header = header_of(members_, *view_, place_.host, changed_.options);
-  dumps_.newest = std::make_unique<RingDump>(
-      RingDump::Content{recorder_, std::move(header), groups_, members_.identity().uid}, place_.state_folder, reason);
+  auto dump = start_writer<RingDump>(RingDump::Content{recorder_, std::move(header), groups_, members_.identity().uid},
+                                     place_.state_folder, reason);
+  if (!dump) return tl::unexpected(dump.error());
+  dumps_.newest = std::move(*dump);
   return dumps_.newest->path();
 }
 

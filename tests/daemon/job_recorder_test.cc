@@ -460,6 +460,20 @@ TEST_F(Recording, AFolderThatCannotBeMadeIsAnErrorThatNamesIt) {
   EXPECT_THAT(ok.error().message(), HasSubstr("/proc/no/such/folder"));
 }
 
+TEST_F(Recording, WithoutAThreadThereIsNoFileAndTheJobGoesOn) {
+  make("");
+  ASSERT_TRUE(recorder_->begin());
+  step(0);
+  const NoThreads none;
+  for (const auto action : {ipc::TraceAction::kStart, ipc::TraceAction::kDump}) {
+    const auto obeyed = recorder_->obey({action, folder_.string()});
+    ASSERT_FALSE(obeyed);
+    EXPECT_THAT(obeyed.error().message(), HasSubstr("no thread"));
+  }
+  recorder_->stalled(1000);
+  recorder_->end(false);
+}
+
 TEST_F(Recording, TimesThatCannotBeAreIgnored) {
   make("trace=" + folder_.string());
   ASSERT_TRUE(recorder_->begin());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -47,6 +48,18 @@ class Recording : public testing::Test {
   FakeNode node_;
   std::unique_ptr<Membership> members_;
   std::unique_ptr<JobRecorder> recorder_;
+};
+
+// While it lives, a new thread needs a stack that no machine has.
+struct NoThreads {
+  NoThreads() {
+    pthread_getattr_default_np(&before);
+    pthread_attr_t huge = before;
+    pthread_attr_setstacksize(&huge, std::size_t{1} << 48);
+    EXPECT_EQ(pthread_setattr_default_np(&huge), 0);
+  }
+  ~NoThreads() { pthread_setattr_default_np(&before); }
+  pthread_attr_t before{};
 };
 
 // The files of the state folder, by name.
