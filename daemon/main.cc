@@ -3,7 +3,6 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "core/base/descriptor.h"
+#include "core/base/numbers.h"
 #include "core/ipc/daemon_socket.h"
 #include "daemon/base/log_lines.h"
 #include "daemon/base/process_setup.h"
@@ -61,9 +61,8 @@ Result<CommandLine> parse(const std::vector<std::string>& arguments) {
     }
     const bool beside = equals == std::string::npos;
     const std::string text = !beside ? word.substr(equals + 1) : i + 1 < arguments.size() ? arguments[++i] : "";
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), line.ready_fd);
-    if (error != std::errc{} || end != text.data() + text.size() || line.ready_fd < 0)
-      return fail(ErrorKind::kInvalid, name + ": '" + text + "' is no descriptor");
+    line.ready_fd = parse_whole<int>(text).value_or(-1);
+    if (line.ready_fd < 0) return fail(ErrorKind::kInvalid, name + ": '" + text + "' is no descriptor");
   }
   return line;
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/base/numbers.h"
 #include "core/base/policy_traits.h"
 #include "core/compress/compression_option.h"
 #include "core/compress/registry.h"
@@ -105,14 +106,13 @@ Result<void> parse_value(const std::string& flag, const std::string& value, Repl
     (flag == "--batch" ? what_if.memory.batch : what_if.compute_speed) = *times;
     return {};
   }
-  std::uint32_t count = 0;
-  const auto read = std::from_chars(value.data(), value.data() + value.size(), count);
+  const auto count = parse_whole<std::uint32_t>(value);
   const bool passes = flag == "--accumulate";
-  if (read.ec != std::errc{} || read.ptr != value.data() + value.size())
+  if (!count)
     return fail(ErrorKind::kInvalid, flag + " is '" + value + "'",
                 passes ? "give a number of micro-batches" : "give a number of nodes");
   if (passes)
-    what_if.memory.passes = count;
+    what_if.memory.passes = *count;
   else
     what_if.nodes = count;
   return {};

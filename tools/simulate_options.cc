@@ -1,10 +1,10 @@
 #include "tools/simulate_options.h"
 
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <functional>
 
+#include "core/base/numbers.h"
 #include "core/plan/planner.h"
 
 namespace deft::tools {
@@ -21,12 +21,11 @@ struct Flag {
 
 template <typename T>
 bool parse(const std::string& text, T minimum, T& out) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || !(value >= minimum)) return false;
+  const auto value = parse_whole<T>(text);
+  if (!value || !(*value >= minimum)) return false;
   if constexpr (std::is_floating_point_v<T>)
-    if (!std::isfinite(value)) return false;
-  out = value;
+    if (!std::isfinite(*value)) return false;
+  out = *value;
   return true;
 }
 

@@ -1,12 +1,12 @@
 #include "tools/trace_control.h"
 
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <thread>
 
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/ipc/wire.h"
 #include "core/trace/trace_file.h"
 #include "tools/daemon_request.h"
@@ -27,10 +27,8 @@ struct Request {
 Result<std::uint32_t> take_steps(std::vector<std::string>& flags) {
   const auto text = take_value(flags, "--steps");
   if (!text) return 0;
-  std::uint32_t steps = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), steps);
-  if (error != std::errc{} || end != text->data() + text->size() || steps == 0)
-    return fail(ErrorKind::kInvalid, "--steps is '" + *text + "'", "give a number of steps: --steps 20");
+  const std::uint32_t steps = parse_whole<std::uint32_t>(*text).value_or(0);
+  if (steps == 0) return fail(ErrorKind::kInvalid, "--steps is '" + *text + "'", "give a number of steps: --steps 20");
   return steps;
 }
 

@@ -1,8 +1,9 @@
 #include "core/base/placement.h"
 
-#include <charconv>
 #include <optional>
 #include <string_view>
+
+#include "core/base/numbers.h"
 
 namespace deft {
 namespace {
@@ -35,12 +36,7 @@ std::string_view text_of(const Environment& environment, const char* name) {
   return text == nullptr ? std::string_view{} : std::string_view(text);
 }
 
-Number parse(std::string_view text) {
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
+Number parse(std::string_view text) { return parse_whole<std::uint32_t>(text); }
 
 // "2(x3),1" says 2, 2, 2, 1: the tasks of node `node`.
 Number slurm_tasks(std::string_view text, std::uint32_t node) {

@@ -1,29 +1,11 @@
 #include "core/compress/parameters.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cstdio>
 
+#include "core/base/numbers.h"
 #include "core/base/text.h"
 
 namespace deft::compress {
-namespace {
-
-template <typename T>
-std::optional<T> parse(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-std::string text_of(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
-
-}  // namespace
 
 Parameters::Parameters(std::string_view text) {
   while (!text.empty()) {
@@ -65,13 +47,13 @@ void Parameters::refuse(std::string_view key, std::string_view value, const std:
 double Parameters::number(std::string_view key, double default_value, double least, double most) {
   double value = default_value;
   if (const auto text = take(key)) {
-    const auto parsed = parse<double>(*text);
+    const auto parsed = parse_whole<double>(*text);
     if (!parsed || !(*parsed >= least && *parsed <= most))
-      refuse(key, *text, std::string(key) + "=" + text_of(least) + " to " + text_of(most));
+      refuse(key, *text, std::string(key) + "=" + number_text(least) + " to " + number_text(most));
     else
       value = *parsed;
   }
-  note(key, text_of(value));
+  note(key, number_text(value));
   return value;
 }
 
@@ -79,7 +61,7 @@ std::uint64_t Parameters::integer(std::string_view key, std::uint64_t default_va
                                   std::uint64_t most) {
   std::uint64_t value = default_value;
   if (const auto text = take(key)) {
-    const auto parsed = parse<std::uint64_t>(*text);
+    const auto parsed = parse_whole<std::uint64_t>(*text);
     if (!parsed || *parsed < least || *parsed > most)
       refuse(key, *text, std::string(key) + "=" + std::to_string(least) + " to " + std::to_string(most));
     else

@@ -2,36 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <unordered_set>
 
+#include "core/base/numbers.h"
 #include "core/model/tensors.h"
 
 namespace deft::model {
 namespace {
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
 
 tl::unexpected<Error> at(const std::string& place, const std::string& what, std::string fix = {}) {
   return fail(ErrorKind::kInvalid, place + ": " + what, std::move(fix));
 }
 
 Result<void> check_number(const std::string& place, double value, double maximum, std::string_view unit) {
-  if (!std::isfinite(value)) return at(place, number(value) + " is no finite number");
-  if (value < 0) return at(place, number(value) + " is negative");
+  if (!std::isfinite(value)) return at(place, number_text(value) + " is no finite number");
+  if (value < 0) return at(place, number_text(value) + " is negative");
   if (value > maximum)
-    return at(place, number(value) + " is absurdly large",
-              "the largest accepted is " + number(maximum) + std::string(unit));
+    return at(place, number_text(value) + " is absurdly large",
+              "the largest accepted is " + number_text(maximum) + std::string(unit));
   return {};
 }
 
 Result<void> check_positive(const std::string& place, double value, double maximum, std::string_view unit) {
   if (auto ok = check_number(place, value, maximum, unit); !ok) return ok;
-  if (value < 1e-9) return at(place, number(value) + " is not above zero");
+  if (value < 1e-9) return at(place, number_text(value) + " is not above zero");
   return {};
 }
 

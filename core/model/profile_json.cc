@@ -1,11 +1,11 @@
 // The JSON form of a profile. A streaming reader, so that an error in the middle of a number still knows its field, a
 // repeated field is seen, and nesting costs no stack.
 #include <array>
-#include <charconv>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/base/numbers.h"
 #include "core/base/text_file.h"
 #include "core/model/profile.h"
 
@@ -172,12 +172,9 @@ bool Reader::string(string_t& value) {
   if (level_ != Level::kEntry) return refuse("a text is no value here");
   if (field_name() == "name") return last_name(profile, list_) = value, true;
   if (!count()) return refuse("a text where a number belongs");
-  std::uint64_t bytes = 0;
-  const char* end = value.data() + value.size();
-  const auto [stop, problem] = std::from_chars(value.data(), end, bytes);
-  if (problem != std::errc{} || stop != end || value.empty())
-    return refuse("'" + value + "' is no whole number of bytes");
-  return set_count(profile.buckets.back(), field_name(), bytes);
+  const auto bytes = parse_whole<std::uint64_t>(value);
+  if (!bytes) return refuse("'" + value + "' is no whole number of bytes");
+  return set_count(profile.buckets.back(), field_name(), *bytes);
 }
 
 bool Reader::start_object(std::size_t) {

@@ -1,10 +1,11 @@
 #include "core/optimize/model_cuts.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 #include <utility>
+
+#include "core/base/numbers.h"
 
 namespace deft::optimize {
 namespace {
@@ -30,11 +31,7 @@ std::string parent_of(const std::string& name) {
 // A module of a sequence or list has its place as the last part of its name.
 std::optional<std::size_t> place_of(const std::string& name) {
   const std::size_t dot = name.rfind('.');
-  const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
-  std::size_t place = 0;
-  const auto read = std::from_chars(last.data(), last.data() + last.size(), place);
-  if (read.ec != std::errc{} || read.ptr != last.data() + last.size()) return std::nullopt;
-  return place;
+  return parse_whole<std::size_t>(dot == std::string::npos ? name : name.substr(dot + 1));
 }
 
 bool are_of_one_list(const std::string& a, const std::string& b) {

@@ -1,10 +1,11 @@
 #include "core/partition/bucketing.h"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "core/base/numbers.h"
 #include "core/base/policy_traits.h"
 #include "core/model/buckets.h"
 #include "core/partition/rebucket.h"
@@ -139,14 +140,12 @@ Result<Cutter> choose_cutter(const Input& input, std::string_view name) {
 
 Result<std::uint64_t> uniform_bytes(std::string_view bucketing) {
   constexpr std::string_view kUniform = "uniform:";
-  std::uint64_t bytes = 0;
-  const char* const last = bucketing.data() + bucketing.size();
-  const auto [end, error] =
-      std::from_chars(bucketing.data() + std::min(kUniform.size(), bucketing.size()), last, bytes);
-  if (!bucketing.starts_with(kUniform) || error != std::errc{} || end != last || bytes < kMinBucketBytes)
+  std::optional<std::uint64_t> bytes;
+  if (bucketing.starts_with(kUniform)) bytes = parse_whole<std::uint64_t>(bucketing.substr(kUniform.size()));
+  if (!bytes || *bytes < kMinBucketBytes)
     return fail(ErrorKind::kInvalid, "bucketing '" + std::string(bucketing) + "' names no usable size",
                 "give a whole number of bytes, at least " + std::to_string(kMinBucketBytes));
-  return bytes;
+  return *bytes;
 }
 
 std::string default_bucketing(std::string_view policy, std::uint64_t bucket_bytes) {

@@ -8,12 +8,13 @@
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <thread>
 #include <utility>
+
+#include "core/base/numbers.h"
 
 namespace deft::daemon {
 namespace {
@@ -107,12 +108,10 @@ tcp::endpoint parse_endpoint(const std::string& text, error_code& error) {
   std::string host = text.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   if (host == "localhost") host = "127.0.0.1";
-  unsigned short port = 0;
-  const std::string digits = colon == std::string::npos ? "" : text.substr(colon + 1);
-  const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  const auto port = parse_whole<std::uint16_t>(colon == std::string::npos ? "" : text.substr(colon + 1));
   const auto address = asio::ip::make_address(host, error);
-  if (wrong != std::errc{} || end != digits.data() + digits.size()) error = asio::error::invalid_argument;
-  return {address, port};
+  if (!port) error = asio::error::invalid_argument;
+  return {address, port.value_or(0)};
 }
 
 Error cannot_listen(const std::string& address, const error_code& error) {

@@ -8,11 +8,11 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <optional>
 #include <vector>
 
+#include "core/base/numbers.h"
 #include "core/base/socket_priority.h"
 #include "core/link/address.h"
 
@@ -45,10 +45,7 @@ std::optional<Place> split(const std::string& address) {
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) return std::nullopt;
   Place place{address.substr(0, colon), address.substr(colon + 1)};
-  int port = 0;
-  const auto [end, error] = std::from_chars(place.port.data(), place.port.data() + place.port.size(), port);
-  if (error != std::errc{} || end != place.port.data() + place.port.size() || port < 1 || port > 65535)
-    return std::nullopt;
+  if (parse_whole<std::uint16_t>(place.port).value_or(0) == 0) return std::nullopt;
   in_addr parsed{};
   place.is_number = inet_pton(AF_INET, place.host.c_str(), &parsed) == 1;
   return place;

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
+#include "core/base/numbers.h"
+
 namespace deft {
 namespace {
 
@@ -14,6 +18,15 @@ TEST(Quantities, HaveUnitsInAnyCaseAndBlanksBeforeThem) {
   EXPECT_EQ(parse_seconds("2m"), 120);
   for (const char* text : {"", "MB", "4 apples", "nan", "inf", "4MB more"}) EXPECT_FALSE(parse_bytes(text)) << text;
   EXPECT_FALSE(parse_number("4MB"));
+}
+
+TEST(Numbers, AreAllOfTheirText) {
+  EXPECT_EQ(parse_whole<std::uint16_t>("65535"), 65535);
+  EXPECT_EQ(parse_whole<int>("-1"), -1);
+  EXPECT_EQ(parse_whole<double>("0.5"), 0.5);
+  for (const char* text : {"", " 1", "1 ", "1x", "+1", "-1", "0x1", "65536"})
+    EXPECT_FALSE(parse_whole<std::uint16_t>(text)) << text;
+  EXPECT_EQ(number_text(1.0 / 3), "0.333333");
 }
 
 TEST(Quantities, OutOfRangeNameTheFlag) {
