@@ -2,9 +2,7 @@
 //
 // One process a node takes part (local rank 0; the others end at once). They meet in rank 0's store, and then run the same
 // list of measurements one after the other, so that none disturbs another: link by link, pair by pair.
-#include <unistd.h>
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -14,6 +12,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/base/host_name.h"
 #include "core/base/placement.h"
 #include "core/link/address.h"
 #include "core/link/backends.h"
@@ -67,11 +66,6 @@ Result<ProbeOptions> parse(std::vector<std::string>& arguments) {
   if (*end != '\0' || !(options.seconds > 0) || options.seconds > 3600)
     return fail(ErrorKind::kInvalid, "--seconds " + *seconds + " is not a number of seconds", "give 0.5, for instance");
   return options;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "(unknown host)";
 }
 
 // Rank 0's store listens beside its daemon.

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <random>
 
 #include "core/base/control_groups.h"
+#include "core/base/host_name.h"
 #include "core/ipc/daemon_socket.h"
 #include "core/link/peer_sockets.h"
 #include "daemon/base/state_folder.h"
@@ -25,11 +25,6 @@ std::uint64_t random_number() {
 // Service managers kill after a minute or so. Who wants to wait longer for the jobs drains the daemon.
 constexpr TimeUs kMostStopUs = 30'000'000;
 constexpr TimeUs kFarewellUs = 20'000;  // for errors to leave, before the daemon stops
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "(unknown host)";
-}
 
 std::uint64_t memory_limit(std::uint64_t configured_bytes) {
   if (configured_bytes != 0) return configured_bytes;
