@@ -30,6 +30,14 @@ void for_each_traffic(const trace::NodeTrace& node, std::uint16_t link, bool of_
 
 using Pair = std::pair<std::uint32_t, std::uint32_t>;  // sender, receiver
 
+// Of the pairs that have sent enough, in bytes a microsecond.
+std::map<Pair, double> rates_of(const std::map<Pair, LinkTraffic>& sums) {
+  std::map<Pair, double> rates;
+  for (const auto& [pair, sum] : sums)
+    if (sum.bytes >= kLeastBytes && sum.busy_us > 0) rates[pair] = sum.bytes / sum.busy_us;
+  return rates;
+}
+
 // Bytes a microsecond in which data was on its way.
 std::map<Pair, double> rates_of(const JobTrace& job, std::uint16_t link) {
   std::map<Pair, LinkTraffic> sums;
@@ -39,10 +47,7 @@ std::map<Pair, double> rates_of(const JobTrace& job, std::uint16_t link) {
       sum.bytes += static_cast<double>(traffic.sent_bytes);
       sum.busy_us += static_cast<double>(traffic.busy_us);
     });
-  std::map<Pair, double> rates;
-  for (const auto& [pair, sum] : sums)
-    if (sum.bytes >= kLeastBytes && sum.busy_us > 0) rates[pair] = sum.bytes / sum.busy_us;
-  return rates;
+  return rates_of(sums);
 }
 
 // The mean of what one node sends to another in a transfer, by link.
@@ -134,10 +139,7 @@ std::map<Pair, double> push_rates_of(const JobTrace& job, std::uint16_t link) {
       sum.bytes += 1024.0 * traffic.pushed_kb;
       sum.busy_us += traffic.pushing_us;
     });
-  std::map<Pair, double> rates;
-  for (const auto& [pair, sum] : sums)
-    if (sum.bytes >= kLeastBytes && sum.busy_us > 0) rates[pair] = sum.bytes / sum.busy_us;
-  return rates;
+  return rates_of(sums);
 }
 
 // A node's rate as a share of that of the slowest other node, at the server where this share is largest. If a node is slow at one server
