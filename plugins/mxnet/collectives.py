@@ -14,7 +14,7 @@ import deft
 import numpy as np
 from deft import arrays
 from deft.names import wire_name
-from deft.process_sets import global_process_set
+from deft.process_sets import global_process_set, share_of
 from deft.reduce_op import Adasum, Average, Sum, choose_op
 
 from . import engine, join_watch
@@ -268,7 +268,7 @@ def reducescatter(
         raise ValueError(f"op is {op!r}; reducescatter takes Average or Sum")
     name = None if name is None else f"reducescatter.{name}"
     total = allreduce(tensor, None, name, priority, prescale_factor, postscale_factor, process_set, op)
-    return total[arrays.share_of(tensor.shape[0], process_set)]
+    return total[share_of(tensor.shape[0], process_set)]
 
 
 def grouped_reducescatter(tensors, op=Average, name=None, priority=0, process_set=_ALL, **factors):

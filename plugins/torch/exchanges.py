@@ -10,7 +10,7 @@ scripts: alltoall gathers all rows on all ranks, and reducescatter reduces all r
 import deft
 from deft.codec import require_compressor
 from deft.names import wire_name
-from deft.process_sets import global_process_set
+from deft.process_sets import global_process_set, share_of
 from deft.reduce_op import Adasum, Average, Sum, choose_op
 
 import torch
@@ -110,12 +110,6 @@ def alltoall(tensor, splits=None, name=None, process_set=_ALL):
     return received if splits is None else (received, from_each)
 
 
-def _share(rows, rank, size):
-    """(first, count) of the rows that a rank keeps: equally many, and the first ranks one more."""
-    each, more = divmod(rows, size)
-    return rank * each + min(rank, more), each + (rank < more)
-
-
 def reducescatter_async(tensor, name=None, op=None, process_set=_ALL, prescale_factor=1.0, postscale_factor=1.0):
     """A handle; its result is that of reducescatter()."""
     op = choose_op(None, op)
@@ -123,13 +117,12 @@ def reducescatter_async(tensor, name=None, op=None, process_set=_ALL, prescale_f
         raise ValueError("reducescatter needs a tensor of one dimension or more")
     if op is Adasum:
         raise ValueError("reducescatter does not offer Adasum; use allreduce")
-    session = process_set.session()
-    name = wire_name("reducescatter", name, session)
+    name = wire_name("reducescatter", name, process_set.session())
     handle = start_allreduce(tensor, None, name, op, prescale_factor, postscale_factor, process_set=process_set)
-    first, count = _share(len(tensor), session.rank, session.size)
+    share = share_of(len(tensor), process_set)
 
     def finish():
-        return handle.wait()[first : first + count].clone()
+        return handle.wait()[share].clone()
 
     return Handle(handle.poll, finish)
 

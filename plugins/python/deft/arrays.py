@@ -226,11 +226,3 @@ def exchange_rows(array, splits, name, process_set=_ALL):
     firsts = np.cumsum(table[:, 0]) - table[:, 0] + table[:, 1 : 1 + rank].sum(axis=1)
     counts = table[:, 1 + rank]
     return [np.concatenate([data[first : first + count] for first, count in zip(firsts, counts)]), counts.copy()]
-
-
-def share_of(rows, process_set=_ALL):
-    """This rank's share of `rows` rows, as a slice; the first ranks get one row more if shares cannot be equal."""
-    rank, size = process_set.rank(), process_set.size()
-    each, more = divmod(rows, size)
-    first = each * rank + min(more, rank)
-    return slice(first, first + each + (rank < more))

@@ -112,6 +112,14 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set = _GlobalProcessSet()
 
 
+def share_of(rows: int, process_set: ProcessSet = global_process_set) -> slice:
+    """This rank's share of `rows` rows; the first ranks get one row more if shares cannot be equal."""
+    rank, size = process_set.rank(), process_set.size()
+    each, more = divmod(rows, size)
+    first = each * rank + min(more, rank)
+    return slice(first, first + each + (rank < more))
+
+
 def find_process_set(process_set_id: int) -> ProcessSet | None:
     """The set of this number, if it is in use; 0 is the set of all ranks."""
     return next((one for one in (global_process_set, *_added) if one.process_set_id == process_set_id), None)
