@@ -62,7 +62,9 @@ Result<CommandLine> parse(const std::vector<std::string>& arguments) {
     const bool beside = equals == std::string::npos;
     const std::string text = !beside ? word.substr(equals + 1) : i + 1 < arguments.size() ? arguments[++i] : "";
     line.ready_fd = parse_whole<int>(text).value_or(-1);
-    if (line.ready_fd < 0) return fail(ErrorKind::kInvalid, name + ": '" + text + "' is no descriptor");
+    if (line.ready_fd < 0)
+      return fail(ErrorKind::kInvalid, name + ": '" + text + "' is no descriptor",
+                  "give the number of one that is open");
   }
   return line;
 }

@@ -81,7 +81,9 @@ Result<void> parse_value(const std::string& flag, const std::string& value, Opti
   } else if (flag == "--budget") {
     const auto budget_us = parse_duration(flag, value);
     if (!budget_us) return tl::unexpected(budget_us.error());
-    if (*budget_us <= 0) return fail(ErrorKind::kInvalid, "--budget is '" + value + "': no search takes no time");
+    if (*budget_us <= 0)
+      return fail(ErrorKind::kInvalid, "--budget is '" + value + "', and a search takes some time",
+                  "give 60s, for instance");
     options.budget_us = *budget_us;
   } else {
     (flag == "--policy" ? options.policy : options.output) = value;

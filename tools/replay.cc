@@ -140,7 +140,8 @@ Result<ReplayOptions> parse(Arguments arguments) {
     } else if (argument == "--no-straggler") {
       options.what_if.straggler = false;
     } else if (argument == "--profile") {
-      if (++i == arguments.size()) return fail(ErrorKind::kInvalid, "--profile needs the name of a file");
+      if (++i == arguments.size())
+        return fail(ErrorKind::kInvalid, "--profile needs the name of a file", "see deft replay --help");
       options.profile = arguments[i];
     } else if (has_value(argument)) {
       if (++i == arguments.size())

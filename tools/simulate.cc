@@ -45,7 +45,8 @@ Result<std::vector<model::LinkIndex>> priority_links(const SimulateOptions& opti
   for (const std::string& name : options.priority_channel) {
     const auto link = std::ranges::find(profile.links, name, &model::ProfileLink::name);
     if (link == profile.links.end())
-      return fail(ErrorKind::kInvalid, "--priority-channel: no link '" + name + "' is simulated");
+      return fail(ErrorKind::kInvalid, "--priority-channel: no link '" + name + "' is simulated",
+                  "name links of the profile that --links leaves");
     found.push_back(static_cast<model::LinkIndex>(link - profile.links.begin()));
   }
   return found;

@@ -153,7 +153,8 @@ Result<SimulateOptions> parse_simulate_options(std::span<const std::string> argu
     const bool has_value = equals < argument.size();
     if ((flag->value.empty() && has_value) || (!flag->value.empty() && !has_value && i + 1 == arguments.size()))
       return fail(ErrorKind::kInvalid,
-                  std::string(flag->name) + (flag->value.empty() ? " takes no value" : " needs a value"));
+                  std::string(flag->name) + (flag->value.empty() ? " takes no value" : " needs a value"),
+                  std::string(flag->help));
     std::string value;
     if (!flag->value.empty()) value = has_value ? argument.substr(equals + 1) : arguments[++i];
     if (!flag->set(options, value))

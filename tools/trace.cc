@@ -40,7 +40,8 @@ Result<MergeOptions> parse_merge(Arguments arguments) {
     if (argument == "--chrome") {
       options.chrome = true;
     } else if (argument == "-o" || argument == "--output") {
-      if (++i == arguments.size()) return fail(ErrorKind::kInvalid, argument + " needs the name of a file");
+      if (++i == arguments.size())
+        return fail(ErrorKind::kInvalid, argument + " needs the name of a file", "see deft trace --help");
       options.output = arguments[i];
     } else if (!argument.starts_with("-") && options.folder.empty()) {
       options.folder = argument;

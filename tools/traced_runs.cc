@@ -13,6 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kOtherFolder = "let TMPDIR name a folder with room that this user may write";
+
 // This process's environment with some variables changed.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed) {
   std::vector<std::string> variables;
@@ -41,12 +43,14 @@ Result<void> run_command(std::vector<std::string> command, const std::map<std::s
                                  pointers_to(environment).data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0)
-    return fail(ErrorKind::kInvalid, "cannot run " + command.front() + ": " + std::generic_category().message(error));
+    return fail(ErrorKind::kInvalid, "cannot run " + command.front() + ": " + std::generic_category().message(error),
+                "give the command that starts the job");
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    return fail(ErrorKind::kUnavailable, command.front() + " failed, so nothing was compared");
+    return fail(ErrorKind::kUnavailable, command.front() + " failed, so nothing was compared",
+                "its own output says why: run it without deft first");
   return {};
 }
 
@@ -54,7 +58,12 @@ Result<void> run_command(std::vector<std::string> command, const std::map<std::s
 
 Result<TracedRuns> TracedRuns::begin(std::string asker) {
   std::string name = (fs::temp_directory_path() / "deft-runs-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) return fail(ErrorKind::kUnavailable, "cannot make a folder for the traces");
+  if (mkdtemp(name.data()) == nullptr) {
+    const std::string reason = std::generic_category().message(errno);
+    return fail(ErrorKind::kUnavailable,
+                "cannot make a folder for traces in " + fs::temp_directory_path().string() + ": " + reason,
+                kOtherFolder);
+  }
   return TracedRuns(std::move(asker), name);
 }
 
@@ -66,7 +75,9 @@ TracedRuns::~TracedRuns() {
 Result<TracedJob> TracedRuns::run(std::vector<std::string> command, std::map<std::string, std::string> variables) {
   ++count_;
   std::error_code error;
-  if (!fs::create_directory(newest(), error)) return fail(ErrorKind::kUnavailable, "cannot make " + newest().string());
+  if (!fs::create_directory(newest(), error))
+    return fail(ErrorKind::kUnavailable,
+                "cannot make the folder " + newest().string() + " for a trace: " + error.message(), kOtherFolder);
   variables["DEFT_TRACE"] = newest().string();
   if (auto ok = run_command(std::move(command), variables); !ok) return tl::unexpected(ok.error());
   return read_traced_job(asker_, newest().string());

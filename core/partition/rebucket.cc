@@ -129,7 +129,8 @@ Result<Profile> rebucket(const Profile& profile, std::string_view bucketing) {
   if (bucketing == "ddp") return with_cuts(profile, cut_ddp(profile));
   const bool needs_times = bucketing == "mgwfbp" || bucketing == "usbyte" || bucketing == "deft";
   if (needs_times && profile.links.empty())
-    return fail(ErrorKind::kInvalid, "bucketing '" + std::string(bucketing) + "' needs a profile with a link");
+    return fail(ErrorKind::kInvalid, "bucketing '" + std::string(bucketing) + "' needs a profile with a link",
+                "add a link to the profile, or use uniform:BYTES");
   if (bucketing == "mgwfbp") return with_cuts(profile, mgwfbp_cuts(profile));
   if (bucketing == "usbyte") return with_cuts(profile, usbyte_cuts(profile, kUsByteUnitBytes));
   if (bucketing == "deft") return with_cuts(profile, deft_cuts(profile));

@@ -384,9 +384,12 @@ Error because_of(Error error, const std::vector<std::string>& problems) {
 
 Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>& problems) {
   const AlignedNode* const leader = job.leader();
-  if (leader == nullptr) return fail(ErrorKind::kInvalid, "the trace of node 0, which led the job, is missing");
+  if (leader == nullptr)
+    return fail(ErrorKind::kInvalid, "the trace of node 0, which led the job, is missing",
+                "put its file into the folder, too");
   const TraceGroup* const group = largest_group(leader->trace);
-  if (group == nullptr) return fail(ErrorKind::kInvalid, "the trace of node 0 has no gradients");
+  if (group == nullptr)
+    return fail(ErrorKind::kInvalid, "the trace of node 0 has no gradients", "trace some steps of the training");
   const auto steps = steps_of(leader->trace, *group, 0);
   if (steps.size() < kLeastSteps)
     return fail(ErrorKind::kInvalid,

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/base/numbers.h"
 #include "core/base/policy_traits.h"
 #include "core/compress/compression_option.h"
 #include "core/model/link_names.h"
@@ -23,6 +24,8 @@ constexpr Steps kFewSteps = {28, 4};
 constexpr std::uint32_t kMostNodes = 100'000;
 constexpr std::size_t kMostSimulated = 64;  // nodes, each by itself
 constexpr std::uint32_t kMostPasses = 1'000'000;
+constexpr double kMostTimes = 1e6;
+constexpr const char* kHowMany = "give a number above 0, and at most 1000000";
 
 // What the busiest NIC of a link carries in a direction, over the bytes that `nodes` nodes reduce. In an all-reduce each node sends and
 // receives 2 (n - 1) / n of them. Through parameter servers it sends and receives each byte once, and a server its share of all nodes'.
@@ -34,8 +37,8 @@ double busiest_share(const std::string& link, std::size_t nodes) {
 }
 
 Result<void> check_memory(const MeasuredJob& measured, const MemoryWhatIf& what_if) {
-  if (!(what_if.batch > 0 && what_if.batch <= 1e6))
-    return fail(ErrorKind::kInvalid, "a batch cannot be so many times as large");
+  if (!(what_if.batch > 0 && what_if.batch <= kMostTimes))
+    return fail(ErrorKind::kInvalid, "a batch cannot be " + number_text(what_if.batch) + " times as large", kHowMany);
   if (what_if.passes < 1 || what_if.passes > kMostPasses)
     return fail(ErrorKind::kInvalid, "a step cannot have " + std::to_string(what_if.passes) + " passes",
                 "give 1 to " + std::to_string(kMostPasses));
@@ -57,8 +60,9 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
       for (const auto& link : links) known += (known.empty() ? "" : " ") + link.name;
       return fail(ErrorKind::kInvalid, "the trace has no link '" + name + "'", "its links: " + known);
     }
-    if (!(speed > 0 && speed <= 1e6))
-      return fail(ErrorKind::kInvalid, "link '" + name + "' cannot be so many times as fast");
+    if (!(speed > 0 && speed <= kMostTimes))
+      return fail(ErrorKind::kInvalid, "link '" + name + "' cannot be " + number_text(speed) + " times as fast",
+                  kHowMany);
   }
   if (what_if.nodes && (*what_if.nodes < 1 || *what_if.nodes > kMostNodes))
     return fail(ErrorKind::kInvalid, "nodes is " + std::to_string(*what_if.nodes),
@@ -66,8 +70,9 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
   if (what_if.nodes && measured.node_count < 2 && *what_if.nodes > 1)
     return fail(ErrorKind::kInvalid, "the traced job ran on one node, so its links are not known",
                 "trace a job on two nodes");
-  if (!(what_if.compute_speed > 0 && what_if.compute_speed <= 1e6))
-    return fail(ErrorKind::kInvalid, "compute cannot be so many times as fast");
+  if (!(what_if.compute_speed > 0 && what_if.compute_speed <= kMostTimes))
+    return fail(ErrorKind::kInvalid, "compute cannot be " + number_text(what_if.compute_speed) + " times as fast",
+                kHowMany);
   return check_memory(measured, what_if.memory);
 }
 

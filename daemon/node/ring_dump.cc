@@ -109,8 +109,10 @@ Result<void> make_room(const trace::TraceFolder& traces, const trace::TraceFolde
   }
   std::error_code ignored;
   fs::remove_all(path, ignored);
-  return fail(ErrorKind::kExhausted, "user " + std::to_string(user) + " has had " + std::to_string(kMostOfUser) +
-                                         " traces kept within a minute");
+  return fail(
+      ErrorKind::kExhausted,
+      "user " + std::to_string(user) + " has had " + std::to_string(kMostOfUser) + " traces kept within a minute",
+      "wait for a minute");
 }
 
 // The answers of the leader's clock that are not among the records.

@@ -32,7 +32,9 @@ Result<std::shared_ptr<Job>> only_job_of(uid_t user, const std::list<std::shared
   });
   if (theirs.size() == 1) return theirs.front();
   const std::string whose = user == 0 ? "" : " of yours";
-  if (theirs.empty()) return fail(ErrorKind::kInvalid, "no job" + whose + " runs on this daemon");
+  if (theirs.empty())
+    return fail(ErrorKind::kInvalid, "no job" + whose + " runs on this daemon",
+                "ask the daemon on the node of rank 0, while the job runs");
   return fail(ErrorKind::kInvalid, std::to_string(theirs.size()) + " jobs" + whose + " run on this daemon",
               "name one: deft status lists the jobs");
 }
