@@ -110,14 +110,14 @@ struct TransferDone {
 // One launch: a part of a bucket, of several buckets that lie in one piece, or a collective.
 struct SubCommTask {
   std::uint64_t number = 0;
-  bool is_operation = false;
-  std::string operation;
+  bool is_collective = false;
+  std::string collective;  // its name
   std::uint32_t group = 0;
   model::BucketIndex bucket = 0;
   std::uint64_t generation = 0, offset = 0, bytes = 0;
   std::uint32_t priority = 0;  // see link::WorkRequest
   model::LaunchPart part = model::LaunchPart::kWhole;
-  std::shared_ptr<const Codings> codings;       // of gradients, likewise
+  std::shared_ptr<const Codings> codings;       // null: it travels as it is
   std::shared_ptr<ReplayBuffer> replay_buffer;  // null: it cannot be replayed
   bool runs_again = false;                      // a link that it was given to was lost, perhaps after it had encoded it
   std::optional<Transfer> replay;  // set if it is done here: the transfer that a replay runs, without buffers

@@ -76,8 +76,8 @@ Result<SubCommTask> CollectiveTable::start(const wire::CollectiveStart& message)
   collective.counts = message.counts;
   SubCommTask launch;
   launch.number = message.number;
-  launch.is_operation = true;
-  launch.operation = message.name;
+  launch.is_collective = true;
+  launch.collective = message.name;
   return launch;
 }
 
@@ -92,7 +92,7 @@ void CollectiveTable::fail(const wire::CollectiveFailed& message) {
 }
 
 Transfer CollectiveTable::transfer_of(const SubCommTask& launch) const {
-  const CollectiveState& collective = collectives_.at(launch.operation);
+  const CollectiveState& collective = collectives_.at(launch.collective);
   const ipc::Operation& call = collective.requests.front()->call;
   Transfer transfer;
   transfer.collective = call.collective;
@@ -122,7 +122,7 @@ Transfer CollectiveTable::transfer_of(const SubCommTask& launch) const {
 }
 
 InProcessDriver::Records CollectiveTable::records_of(const SubCommTask& launch) const {
-  const CollectiveState& collective = collectives_.at(launch.operation);
+  const CollectiveState& collective = collectives_.at(launch.collective);
   InProcessDriver::Records records(collective.requests.size());
   for (std::size_t worker = 0; worker < records.size(); ++worker) {
     const ipc::Operation& call = collective.requests[worker]->call;
@@ -155,9 +155,9 @@ InProcessDriver::Records CollectiveTable::records_of(const SubCommTask& launch) 
 }
 
 Result<void> CollectiveTable::finish(const SubCommTask& launch, const TransferDone& /*done*/) {
-  const auto found = collectives_.extract(launch.operation);  // first: the workers may ask for the same name at once
+  const auto found = collectives_.extract(launch.collective);  // first: the workers may ask for the same name at once
   if (found.empty())
-    return deft::fail(ErrorKind::kInternal, "the collective '" + launch.operation + "' was done twice");
+    return deft::fail(ErrorKind::kInternal, "the collective '" + launch.collective + "' was done twice");
   for (std::size_t i = 0; i < found.mapped().requests.size(); ++i) {
     WorkerPort* const worker = members_.workers()[i].port;
     if (worker != nullptr)

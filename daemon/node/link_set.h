@@ -91,7 +91,7 @@ class LinkSet {
   [[nodiscard]] Transfer transfer_of(const SubCommTask& launch) const;
   [[nodiscard]] InProcessDriver::Records records_of(const SubCommTask& launch) const;
   [[nodiscard]] LaunchSource& source_of(const SubCommTask& launch) const {
-    return launch.is_operation ? collectives_ : gradients_;
+    return launch.is_collective ? collectives_ : gradients_;
   }
 
   const Membership& members_;

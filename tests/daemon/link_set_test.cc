@@ -215,10 +215,10 @@ TEST_F(Links, ADoneLaunchIsFinishedOnceAtItsSource) {
   open();
   order(0, 0, 200);
   ASSERT_TRUE(links.take_number(1));
-  SubCommTask operation;
-  operation.number = 1;
-  operation.is_operation = true;
-  links.push(0, operation);
+  SubCommTask collective;
+  collective.number = 1;
+  collective.is_collective = true;
+  links.push(0, collective);
   links.pump();
   drivers.drivers[0]->done(1);
   drivers.drivers[0]->done(0);
