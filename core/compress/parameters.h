@@ -3,6 +3,8 @@
 //   Parameters given(text);
 //   const double ratio = given.number("ratio", 0.01, 1e-6, 1);
 //   if (auto ok = given.finish("topk"); !ok) return ok;     // the first fault, or a key that nobody read
+//
+// Not thread-safe.
 #pragma once
 
 #include <optional>
@@ -17,7 +19,7 @@ namespace deft::compress {
 
 class Parameters {
  public:
-  explicit Parameters(std::string_view text);
+  explicit Parameters(std::string_view text);  // `text` outlives this object
 
   // The value of `key`, or the default. A value outside least..most, or that is no number, becomes finish's error.
   double number(std::string_view key, double default_value, double least, double most);

@@ -1,4 +1,9 @@
 // Codecs by name, as users write them: NAME[/key=value[,key=value]], for instance int8 or topk/ratio=0.01.
+//
+//   auto codec = make_codec("topk/ratio=0.01");          // the caller owns it
+//   if (!codec) return tl::unexpected(codec.error());    // it names what is wrong, and the nearest name
+//
+// Any thread.
 #pragma once
 
 #include <memory>
@@ -24,7 +29,7 @@ Result<std::unique_ptr<const Codec>> make_codec(std::string_view text, const Cod
 std::string text_of(const Codec& codec);
 
 // The codec that writes elements of this type as they lie in an arena: bf16 for bfloat16, fp16 for float16. Null for all other
-// types.
+// types. It lives as long as the process.
 const Codec* codec_of(model::DType dtype);
 
 // All names, in the order in which documentation lists them.

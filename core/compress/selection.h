@@ -18,7 +18,7 @@ class Selection {
  public:
   static constexpr std::size_t kRun = 16;  // values of a cache line, which a sample takes together
 
-  // `wanted` is at least 1 and at most `elements`, which is below 2^32.
+  // `wanted` is at least 1 and at most `elements`, which is below 2^32. `kernels` outlives this object.
   Selection(const SelectKernels& kernels, std::size_t elements, std::size_t wanted)
       : kernels_(kernels), elements_(elements), wanted_(wanted) {}
 

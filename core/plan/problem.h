@@ -62,7 +62,7 @@ class Problem {
 // The compute of a worker: one step after the other. Forward waits for the updates that it must see.
 class ComputeTimeline {
  public:
-  explicit ComputeTimeline(const Problem& problem) : problem_(problem) {}
+  explicit ComputeTimeline(const Problem& problem) : problem_(problem) {}  // `problem` outlives this object
 
   // Runs the next step. `arrival_us[b]` is the time when the update of bucket b arrives that this step's forward must see;
   // nullptr: no update is due. Writes to `ready_us[b]` when the gradients of bucket b are ready.

@@ -24,6 +24,7 @@ class DaemonDriver final : public LinkDriver {
   using Open = std::function<Result<std::unique_ptr<link::Link>>()>;  // runs on the thread; a null link: one node
   using MakeTransfer = std::function<Transfer(const SubCommTask&)>;   // on the reactor
 
+  // `reactor` outlives this object.
   DaemonDriver(Reactor& reactor, std::string name, std::uint32_t node, Open open, MakeTransfer make_transfer,
                OnOpen on_open, OnDone on_done);
   ~DaemonDriver() override;

@@ -34,7 +34,8 @@ class InProcessDriver final : public LinkDriver {
     std::vector<std::uint32_t> node_of_rank;  // of all
   };
 
-  // `link`: the number by which START and RAN name the link. `put_record` puts a record into a worker's completion ring.
+  // `reactor` outlives this object. `link`: the number by which START and RAN name the link. `put_record` puts a record into a worker's
+  // completion ring.
   InProcessDriver(Reactor& reactor, std::uint32_t link, Members members, MakeRecords make_records, PutRecord put_record,
                   const OnOpen& on_open, OnDone on_done);
 

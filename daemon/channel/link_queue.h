@@ -10,6 +10,7 @@
 // worker may even have used and overwritten it. So a node keeps a copy of its contribution until all nodes have finished
 // that launch. All nodes replay a launch that one of them has not finished, each with its copy. The sum is made
 // of the same numbers in the same order, so it has the same bits, and a node that has it already leaves it at that.
+// Reactor thread.
 #pragma once
 
 #include <cstdint>

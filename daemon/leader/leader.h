@@ -55,6 +55,7 @@ class Leader final {
     std::optional<TimeUs> gathered_by_us = {};  // all have come; empty: a timeout from now
   };
 
+  // `clock` and `host` outlive this object.
   Leader(const Clock& clock, LeaderHost& host, Identity identity, JobSettings settings);
 
   void receive(const Peer& from, wire::ToLeader message);

@@ -5,7 +5,7 @@
 //   times.first_step();  times.us();               // step first_step() took us()[0], the next one us()[1], ...
 //
 // A step lasts from its first gradient to that of the next step. There settings change, too, so a step has one setting alone. If a
-// step is left out, as by updates that merge steps, the list begins anew.
+// step is left out, as by updates that merge steps, the list begins anew. Not thread-safe.
 #pragma once
 
 #include <cstddef>

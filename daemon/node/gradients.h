@@ -9,6 +9,8 @@
 //   gradients.set_buckets(buckets);
 //   auto ready = gradients.notify_ready(worker, {first, count}, generation, dates, slot, now_us);  // buckets ready now
 //   auto ended = gradients.notify_finish(bucket, generation, offset, bytes);                // tensors that are complete now
+//
+// Reactor thread.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ namespace deft::daemon {
 class StoreClient final : public link::Store {
  public:
   using Send = std::function<void(wire::ToLeader)>;  // called on the reactor thread
-  // If a thread's request cannot be sent, the owner for whom this is made fails.
+  // If a thread's request cannot be sent, the owner for whom this is made fails. `reactor` outlives this object.
   StoreClient(Reactor& reactor, Send send) : reactor_(reactor), owner_(current_owner()), send_(std::move(send)) {}
 
   Result<void> set(const std::string& key, std::span<const std::byte> value) override;

@@ -43,7 +43,7 @@ class RingPump {
     TimeUs heartbeat_us = 0;  // between heartbeats
   };
 
-  // `segment`: kControlSegmentBytes that nobody has written to.
+  // `segment`: kControlSegmentBytes that nobody has written to. `reactor` outlives the pump.
   static Result<std::unique_ptr<RingPump>> open(Reactor& reactor, std::shared_ptr<shm::Segment> segment,
                                                 const Life& life, Events events);
   ~RingPump();

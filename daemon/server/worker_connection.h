@@ -30,7 +30,7 @@ class WorkerConnection {
     std::function<void()> on_death;               // the socket or the process has ended
   };
 
-  // `account` is released when the socket is closed, which is some time after the end of this object.
+  // `account` is released when the socket is closed, which is some time after the end of this object. `reactor` outlives this object.
   WorkerConnection(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<QuotaAccount> account, Events events);
   ~WorkerConnection();
   WorkerConnection(const WorkerConnection&) = delete;

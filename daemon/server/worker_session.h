@@ -44,6 +44,7 @@ class WorkerSession final : public WorkerPort,
   };
   static constexpr std::uint64_t kWorkerDescriptors = 2;  // beside the socket: the process and a doorbell
 
+  // All references outlive this object.
   WorkerSession(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
                 std::uint64_t daemon_epoch);
 

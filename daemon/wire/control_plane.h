@@ -51,6 +51,7 @@ class ControlPlane final : public ControlPort {
     std::string secret_file;  // empty: unguarded
   };
 
+  // `reactor` outlives the plane. Errors: the address cannot be listened on, or the secret file cannot be read.
   static Result<std::unique_ptr<ControlPlane>> open(Reactor& reactor, const Options& options);
   ~ControlPlane() override;
 
