@@ -78,7 +78,7 @@ class GradScaler(_TorchScaler):
         if steps is None:
             return super().step(optimizer, *args, **kwargs)
         if "closure" in kwargs:
-            raise RuntimeError("GradScaler.step() takes no closure")
+            raise RuntimeError("GradScaler.step() takes no closure: compute the loss and its gradients before")
         self._call_once(optimizer, "step")
         steps.scaled_by(self, self.get_scale())
         return optimizer.step(*args, **kwargs)

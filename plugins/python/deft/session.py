@@ -119,12 +119,12 @@ class Group:
         """The address of a tensor in the arena; it is valid until release(), or until the session is closed."""
         address = lib.deft_tensor_data(self.handle(), tensor, slot)
         if address is None:
-            raise IndexError(f"this group has no tensor {tensor} or no slot {slot}")
+            raise IndexError(f"this group of {self._size} tensors has no tensor {tensor}, or no slot {slot}")
         return address
 
     def bytes(self, tensor: int) -> int:
         if not 0 <= tensor < self._size:
-            raise IndexError(f"this group has no tensor {tensor}")
+            raise IndexError(f"this group of {self._size} tensors has no tensor {tensor}")
         return lib.deft_tensor_bytes(self.handle(), tensor)
 
     def arena_bytes(self) -> int:
@@ -330,7 +330,7 @@ class Session:
     def node_of(self, rank: int) -> int:
         node = lib.deft_node_of(self.handle(), rank)
         if node < 0:
-            raise IndexError(f"there is no rank {rank}")
+            raise IndexError(f"there is no rank {rank}; the job has ranks 0 to {self.size - 1}")
         return node
 
     def declare(self, name: str, tensors: Sequence[Tensor], slots: int = 1, op: int = SUM) -> Group:

@@ -17,9 +17,9 @@ log = logging.getLogger("deft.tensorflow")
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer's state of rank `root_rank`.
 
-    It does so before the first batch, or after it if the model is not built before. It also turns
-    XLA off for model.fit: XLA cannot compile calls of Python, by which gradients leave the graph. `local_variables`:
-    variables that stay as they are, one or several. `device` is accepted for Horovod's sake.
+    It does so before the first batch, or after it if the model is not built before. It also turns XLA off for
+    model.fit: XLA cannot compile calls of Python, by which gradients leave the graph. `local_variables`: variables that
+    stay as they are, one or several. `device` is accepted for Horovod's sake.
     """
 
     def __init__(self, root_rank, device="", local_variables=None):
@@ -84,7 +84,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     ):
         super().__init__()
         if initial_lr is None:
-            raise ValueError("initial_lr is missing")
+            raise ValueError("initial_lr is None; give the learning rate that the multipliers are for")
         self.initial_lr = initial_lr
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
         self.staircase = staircase if callable(multiplier) else True
