@@ -37,3 +37,11 @@ def test_the_next_reports_when_the_oldest_has_ended():
     assert not reporters.reports(groups[1])
     del groups[0]
     assert reporters.reports(groups[0])
+
+
+def test_groups_that_have_ended_leave_nothing():
+    reporters, groups = of(50)
+    groups.clear()
+    last = Group()
+    reporters.add(last)
+    assert len(reporters._waiting) == 1

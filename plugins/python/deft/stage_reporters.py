@@ -26,7 +26,7 @@ class StageReporters:
 
     def add(self, who):
         with self._lock:
-            self._waiting = [*self._waiting, weakref.ref(who)]
+            self._waiting = [*(one for one in self._waiting if one() is not None), weakref.ref(who)]
 
     def remove(self, who):
         """It is out of use, though it may live on. More than once is harmless."""
