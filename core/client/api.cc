@@ -9,6 +9,7 @@
 #include "core/client/options.h"
 
 namespace client = deft::client;
+using client::answered;
 using client::deadline_in;
 using client::guarded;
 using client::missing;
@@ -173,7 +174,7 @@ int deft_declare_encoded(deft_session* session, const char* name, const deft_ten
 }
 
 int deft_release(deft_session* session, deft_group* group, deft_error* error) {
-  return guarded(error, [&] {
+  return answered(nullptr, error, [&] {
     if (session == nullptr || group == nullptr) return -missing("session or group", error);
     if (group->session != session)
       return -report(Error{ErrorKind::kInvalid, "the group is of another session", "", ""}, error);
@@ -335,12 +336,12 @@ int deft_start(deft_session* session, const deft_collective* collective, deft_op
 }
 
 int deft_poll(deft_operation* operation, deft_error* error) {
-  return guarded(operation->session, error, [&] { return report(operation->operation->poll(), error); });
+  return answered(operation->session, error, [&] { return report(operation->operation->poll(), error); });
 }
 
 int deft_poll_for(deft_operation* operation, uint64_t timeout_us, deft_error* error) {
-  return guarded(operation->session, error,
-                 [&] { return report(operation->operation->wait_until(deadline_in(timeout_us)), error); });
+  return answered(operation->session, error,
+                  [&] { return report(operation->operation->wait_until(deadline_in(timeout_us)), error); });
 }
 
 int deft_finish(deft_operation* operation, void* output, deft_error* error) {

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -128,16 +129,31 @@ int guarded(deft_session* session, deft_error* error, Body body) {
   });
 }
 
+// Likewise, for what returns 1, 0, or below 0 for an error. `session`: null if it does not wait.
+template <typename Body>
+int answered(deft_session* session, deft_error* error, Body body) {
+  int answer = 0;
+  const int failed = guarded(session, error, [&] {
+    answer = body();
+    return int{DEFT_OK};
+  });
+  return failed == DEFT_OK ? answer : -failed;
+}
+
 // Runs `use`, which returns a Result, on a group that this worker has not released.
 template <typename Use>
 int with_group(const deft_group* group, deft_error* error, Use use) {
-  return guarded(error, [&] {
-    using Outcome = decltype(use(*group->use()));
+  using Outcome = decltype(use(*group->use()));
+  const auto body = [&] {
     const auto used = group->use();
     if (used) return report(use(*used), error);
     const Error gone{ErrorKind::kInvalid, "the group of gradients was released", "use it before its release", ""};
     return report(Outcome(tl::unexpected(gone)), error);
-  });
+  };
+  if constexpr (std::is_same_v<Outcome, Result<bool>>)
+    return answered(nullptr, error, body);
+  else
+    return guarded(error, body);
 }
 
 inline int missing(const char* what, deft_error* error) {

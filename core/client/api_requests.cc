@@ -7,6 +7,7 @@
 #include "core/ipc/wire.h"
 
 namespace client = deft::client;
+using client::answered;
 using client::deadline_in;
 using client::guarded;
 using client::missing;
@@ -74,7 +75,7 @@ int deft_store_ask(deft_session* session, const char* key, uint32_t* question, d
 
 int deft_store_answer(deft_session* session, uint32_t question, uint64_t timeout_us, void* value, size_t* bytes,
                       deft_error* error) {
-  return guarded(session, error, [&] {
+  return answered(session, error, [&] {
     if (session == nullptr || value == nullptr || bytes == nullptr) return -missing("session, value or bytes", error);
     const auto answer = client::JobStore(*session->session).answer(question, deadline_in(timeout_us));
     if (!answer && answer.error().kind == ErrorKind::kTimeout) return 0;

@@ -32,8 +32,8 @@ shm::Push SubmissionWriter::push(const shm::Record& record) {
 }
 
 Connection::Connection(Attachment attachment, ArrivalReceiver& receiver)
-    : fork_guard_(attachment.channel.descriptor()),
-      attachment_(std::move(attachment)),
+    : attachment_(std::move(attachment)),
+      fork_guard_(attachment_.channel.descriptor()),
       writer_(attachment_),
       reader_(attachment_),
       receiver_(receiver) {}

@@ -116,8 +116,8 @@ class Connection {
   class Inside;                                    // a thread in wait(), which holds the lock
   void look_once(Lock& lock, TimeUs patience_us);  // 0: does not sleep
 
-  ForkGuard fork_guard_;
   Attachment attachment_;
+  ForkGuard fork_guard_;  // goes before the socket, whose descriptor may then be another file's
   SubmissionWriter writer_;
   ArrivalReader reader_;  // used by the thread that looks
   ArrivalReceiver& receiver_;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/base/descriptor.h"
+#include "core/client/api.h"
 #include "core/client/completions.h"
 #include "core/client/daemon_pulse.h"
 #include "core/client/look_clock.h"
@@ -17,6 +18,16 @@
 
 namespace deft::client {
 namespace {
+
+// deft_test, deft_poll and their like give 1 and 0 as answers.
+TEST(ApiCalls, AnExceptionIsNeverTakenForAnAnswer) {
+  deft_error error;
+  EXPECT_EQ(answered(nullptr, &error, [] { return 1; }), 1);
+  const auto throws = []() -> int { throw std::bad_alloc(); };
+  EXPECT_EQ(answered(nullptr, &error, throws), -DEFT_EEXHAUSTED);
+  EXPECT_EQ(guarded(&error, throws), DEFT_EEXHAUSTED);
+  EXPECT_STREQ(error.message, "this process is out of memory");
+}
 
 TEST(JobFailure, TheFirstErrorCounts) {
   JobFailure failure;
