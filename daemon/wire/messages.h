@@ -238,11 +238,5 @@ using ToNode = std::variant<Joined, Begin, DeclareAgreed, LaunchOrder, PlanOrder
                             StoreValue, LinkStop, LinkReplaced, JobProgress, Heartbeat, Failure, Leave, Stalled,
                             Waiting, TraceOrder, Late, Released>;
 
-// For std::visit: one handler for each kind of message, so that a forgotten one does not compile.
-template <class... Handlers>
-struct Overloaded : Handlers... {
-  using Handlers::operator()...;
-};
-
 }  // namespace wire
 }  // namespace deft::daemon
