@@ -1,8 +1,12 @@
 #include "tools/probe_store.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
+
+#include "core/link/address.h"
 
 namespace deft::tools {
 namespace {
@@ -21,6 +25,17 @@ std::vector<zmq::message_t> receive_all(zmq::socket_t& socket, zmq::recv_flags f
   while (frames.back().more())
     if (!socket.recv(frames.emplace_back(), zmq::recv_flags::none)) break;
   return frames;
+}
+
+// ZeroMQ listens on addresses and not on names. A node's own name may stand for a loopback address there, as in Debian's /etc/hosts,
+// which no other node reaches. So for a name it listens on all addresses.
+Result<std::string> endpoint_of(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  in_addr number{};
+  const bool is_number = inet_pton(AF_INET, address.substr(0, colon).c_str(), &number) == 1;
+  if (is_number || link::is_loopback_address(address) || link::is_ipv6(address))
+    return link::listening_endpoint(address);
+  return "tcp://*" + address.substr(colon);
 }
 
 }  // namespace
@@ -46,11 +61,13 @@ ProbeStore::~ProbeStore() {
 }
 
 Result<void> ProbeStore::listen() {
+  const auto endpoint = endpoint_of(address_);
+  if (!endpoint) return tl::unexpected(endpoint.error());
   try {
     server_ = zmq::socket_t(context_, zmq::socket_type::router);
     server_.set(zmq::sockopt::linger, 0);
     server_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
-    server_.bind("tcp://" + address_);
+    server_.bind(*endpoint);
     stop_ear_ = zmq::socket_t(context_, zmq::socket_type::pair);
     stop_ear_.bind(kStopEndpoint);
     stop_ = zmq::socket_t(context_, zmq::socket_type::pair);

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -170,6 +171,18 @@ def test_who_does_not_come_is_named_by_the_deadline():
     (status, _, err), (other, _, other_err) = finish([start(rank, 3, leader, "--timeout=5s") for rank in (0, 2)])
     assert status == other == 1
     assert "rank 1 of deft probe did not come in time" in err and "rank 1" in other_err
+
+
+@pytest.mark.parametrize("name", ["localhost", socket.gethostname()])
+def test_rank_0_may_be_named(name):
+    try:
+        socket.gethostbyname(name)
+    except OSError:
+        pytest.skip("the name of this machine has no address")
+    elsewhere = {"DEFT_LINKS": "ps:server.invalid:1", "DEFT_TIMEOUT": "3s"}  # loopback goes with no such name
+    leader = f"{name}:{free_port()}"
+    (_, out, err), _ = finish([start(rank, 2, leader, **elsewhere) for rank in (0, 1)])
+    assert re.search(r"^node 1: .*, rank 1, ", out, re.MULTILINE), err
 
 
 def test_a_missing_rank_0_is_said():
