@@ -91,7 +91,7 @@ class DeftProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors, opts=None, timeout=None):
         options = _options(opts, timeout)
         op = _OPS.get(options.reduceOp.op)
-        if len(tensors) != 1 or not self._whole or op is None or not _reducible(tensors[0], op):
+        if len(tensors) != 1 or not self._whole or op is None or not _reducible(tensors[0]):
             return self._gloo.allreduce(tensors, options)
         given_s = options.timeout.total_seconds()  # negative: not given
         group_s = self._gloo.options._timeout.total_seconds()  # a script may have changed it
@@ -190,14 +190,9 @@ def _options(opts, timeout):
     return options
 
 
-def _reducible(tensor, op):
+def _reducible(tensor):
     """Whether Deft computes this. The rest, with its errors, is gloo's."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.dtype in TO_DEFT
-        and tensor.layout is torch.strided
-        and (op is not Average or tensor.dtype.is_floating_point)
-    )
+    return tensor.device.type == "cpu" and tensor.dtype in TO_DEFT and tensor.layout is torch.strided
 
 
 def _by_ddp(caller, tensor):

@@ -105,7 +105,7 @@ def reduce_at_once(work, name, tensor, op):
         operation.finish(memory.data_ptr())
         with torch.inference_mode(given.is_inference()):  # which is off on this thread
             if op is Average and not halves:
-                memory.div_(size)
+                memory.div_(size, rounding_mode=None if memory.is_floating_point() else "trunc")
             if memory is not given:
                 given.copy_(memory)
 

@@ -87,6 +87,10 @@ def reductions(rank, size):
     x = torch.full((3, 2), rank + 1.0)
     dist.all_reduce(x, op=dist.ReduceOp.AVG)
     assert torch.equal(x, torch.full((3, 2), (size + 1) / 2))
+    for dtype in (torch.int64, torch.int8):
+        x = torch.tensor([-1 - rank, rank], dtype=dtype)
+        dist.all_reduce(x, op=dist.ReduceOp.AVG)
+        assert x.tolist() == [-((size + 1) // 2), (size - 1) // 2], "rounded towards zero"
     large = torch.full((3,), 60000.0, dtype=torch.float16)
     dist.all_reduce(large, op=dist.ReduceOp.AVG)
     assert large.tolist() == [60000] * 3
