@@ -4,8 +4,9 @@
 #include <netinet/in.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
+
+#include "core/base/numbers.h"
 
 namespace deft::link {
 
@@ -16,9 +17,7 @@ bool names_port(std::string_view host_and_port) {
   const std::size_t colon = host_and_port.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return false;
   const std::string_view port = host_and_port.substr(colon + 1);
-  std::uint16_t number = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  return port == "*" || (error == std::errc{} && end == port.data() + port.size());
+  return port == "*" || parse_whole<std::uint16_t>(port).has_value();
 }
 
 }  // namespace
@@ -55,12 +54,8 @@ std::string to_text(const std::string& ip, std::uint16_t port) { return ip + " "
 Result<Address> from_text(std::span<const std::byte> text) {
   const std::string_view all(reinterpret_cast<const char*>(text.data()), text.size());
   const std::size_t space = all.find(' ');
-  std::uint16_t port = 0;
-  if (space != std::string_view::npos) {
-    const auto [end, error] = std::from_chars(all.data() + space + 1, all.data() + all.size(), port);
-    if (error == std::errc{} && end == all.data() + all.size() && port != 0)
-      return make_address(std::string(all.substr(0, space)), port);
-  }
+  const auto port = parse_whole<std::uint16_t>(all.substr(space == std::string_view::npos ? all.size() : space + 1));
+  if (port.value_or(0) != 0) return make_address(std::string(all.substr(0, space)), *port);
   return fail(ErrorKind::kInvalid, "no address and port");
 }
 

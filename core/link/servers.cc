@@ -1,7 +1,8 @@
 #include "core/link/servers.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "core/base/numbers.h"
 
 namespace deft::link {
 namespace {
@@ -13,10 +14,7 @@ bool is_address(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return false;
   const std::string_view host = text.substr(0, colon);
-  const std::string_view digits = text.substr(colon + 1);
-  int port = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (error != std::errc{} || end != digits.data() + digits.size() || port < 1 || port > 65535) return false;
+  if (parse_whole<std::uint16_t>(text.substr(colon + 1)).value_or(0) == 0) return false;
   return host.find_first_of(":[] ") == std::string_view::npos;
 }
 

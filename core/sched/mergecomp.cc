@@ -2,8 +2,8 @@
 // groups so that their encoding, sending and decoding hides behind backward. It begins as fifo does with fused buckets, groups
 // once it has a profile, and groups anew when the profile has moved. Setup::merge_groups says how it searches.
 #include <algorithm>
-#include <charconv>
 
+#include "core/base/numbers.h"
 #include "core/model/grouping.h"
 #include "core/sched/measured_runs.h"
 #include "core/sched/policies.h"
@@ -25,10 +25,8 @@ Result<Search> parse(const std::string& text) {
   if (text == "exact") return Search{Search::Kind::kExact, 0};
   const bool even = text.starts_with(kEvenly);
   const std::string_view number = std::string_view(text).substr(even ? kEvenly.size() : 0);
-  unsigned groups = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), groups);
-  const unsigned most = even ? 1000 : 3;
-  if (error != std::errc{} || end != number.data() + number.size() || groups == 0 || groups > most)
+  const unsigned groups = parse_whole<unsigned>(number).value_or(0), most = even ? 1000 : 3;
+  if (groups == 0 || groups > most)
     return fail(ErrorKind::kInvalid, "merge_groups '" + text + "' is no way to group",
                 "give 1, 2 or 3 (the most groups of MergeComp's search), exact, or even:GROUPS");
   return Search{even ? Search::Kind::kEven : Search::Kind::kAlgorithm2, groups};

@@ -14,13 +14,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <vector>
 
+#include "core/base/numbers.h"
 #include "core/link/mpi/agent/mpi_process.h"
 #include "core/link/mpi/agent/pmix_server.h"
 #include "core/link/mpi/wire.h"
@@ -137,10 +137,9 @@ int run_helper(const AgentArguments& arguments, char** command_line) {
 
 template <typename Number>
 Number number(const char* text) {
-  Number value{};
-  const auto end = text + std::strlen(text);
-  if (std::from_chars(text, end, value).ptr != end) std::exit(2);
-  return value;
+  const auto value = parse_whole<Number>(text);
+  if (!value) std::exit(2);
+  return *value;
 }
 
 }  // namespace
