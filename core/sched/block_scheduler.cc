@@ -9,6 +9,9 @@
 namespace deft::sched {
 namespace {
 
+// A link with a small share of a bucket takes a whole block nevertheless, unless another link would end it so many times sooner.
+constexpr double kLate = 2;
+
 std::uint64_t round_up(std::uint64_t bytes) {
   return (bytes + model::kPartAlignBytes - 1) / model::kPartAlignBytes * model::kPartAlignBytes;
 }
@@ -45,7 +48,10 @@ std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t by
   }
   const double own_us = end_us - free_at_us[link] - board_.cost_us(link, 0);
   for (auto& free_us : free_at_us) free_us = std::max(free_us, end_us);  // for the tasks behind
-  return std::min(bytes, round_up(static_cast<std::uint64_t>(std::ceil(std::max(0.0, own_us) * rate(link)))));
+  const double own = std::ceil(std::max(0.0, own_us) * rate(link));
+  // The first to begin always has a share, though rounding may leave nothing of it.
+  const double least = begins.front().second == link ? 1 : 0;
+  return std::min(bytes, round_up(static_cast<std::uint64_t>(std::max(own, least))));
 }
 
 std::uint64_t BlockScheduler::undivided(model::LinkIndex link, std::uint64_t bytes,
@@ -63,9 +69,15 @@ std::uint64_t BlockScheduler::share_of(const ReadyTask& task, model::LinkIndex l
                                        std::vector<double>& free_at_us) const {
   if (task.uncut) return undivided(link, task.rest(), free_at_us);
   const std::uint64_t least = std::min(task.rest(), rules_.unit_bytes);
-  auto with_block_us = free_at_us;
-  const std::uint64_t share = fair_share(link, task.rest(), free_at_us);
-  return share >= least ? share : undivided(link, least, with_block_us);
+  const double own_us = board_.cost_us(link, least);
+  double first_us = own_us;  // of all links, from when this one is free
+  for (model::LinkIndex i = 0; i < board_.count(); ++i)
+    first_us = std::min(first_us, free_at_us[i] + board_.cost_us(i, least) - free_at_us[link]);
+  auto shared_us = free_at_us;
+  const std::uint64_t share = fair_share(link, task.rest(), shared_us);
+  if (share < least && own_us > kLate * first_us) return undivided(link, least, free_at_us);
+  free_at_us = std::move(shared_us);
+  return share == 0 && own_us > first_us ? 0 : std::max(share, least);
 }
 
 std::uint64_t BlockScheduler::fitting(const ReadyTask& task, model::LinkIndex link, TimeUs now_us) const {

@@ -2,7 +2,7 @@
 // the next bucket becomes ready, or all of it if backward makes no more buckets ready. Nothing interrupts a block.
 //
 // With several links a bucket is divided so that all links end together. Each link takes its share when it becomes idle. If its share
-// is less than the smallest block, it takes such a block only if no other link would end one sooner.
+// is less than the smallest block, it takes such a block only if no other link would end one much sooner.
 //
 // A policy derives from this class and gives its Rules to the constructor.
 #pragma once
