@@ -74,6 +74,8 @@ import deft.torch as hvd
 from torch.nn import Linear, ReLU, Sequential
 
 torch.set_num_threads(1)
+print("imported", flush=True)
+await_file("BEGIN")
 hvd.init()
 torch.manual_seed(1)
 model = Sequential(Linear(400, 700), ReLU(), Linear(700, 500), ReLU(), Linear(500, 10))
@@ -119,6 +121,17 @@ def read(worker, outputs: list[str], rank: int) -> None:
     outputs[rank] = out + errors
 
 
+def start_torch(cluster: Cluster, variables: dict[str, str]) -> list[subprocess.Popen]:
+    """On a busy machine imports take longer than ranks wait for each other: no rank begins before all have imported."""
+    begin = Path(cluster.folder.name, "begin")
+    begins = {**variables, "BEGIN": str(begin)}
+    workers = [cluster.start_program(AWAIT + TORCH, rank, **begins) for rank in range(cluster.nodes)]
+    for worker in workers:
+        wait_for_line(worker, "imported")
+    begin.touch()
+    return workers
+
+
 def await_loss(cluster: Cluster) -> dict:
     def is_lost() -> bool:
         return any("lost" in link for job in cluster.status()["jobs"] for link in job["links"])
@@ -138,7 +151,7 @@ def run(case: dict) -> dict:
             go_on, end = Path(cluster.folder.name, "go-on"), Path(cluster.folder.name, "end")
             variables |= {"GO_ON": str(go_on), "GO_ON_AT": str(GO_ON_AT), "END": str(end)}
             if case.get("torch"):
-                workers = [cluster.start_program(AWAIT + TORCH, rank, **variables) for rank in range(cluster.nodes)]
+                workers = start_torch(cluster, variables)
             else:
                 workers = cluster.start(AWAIT + TRAIN, case.get("per_node", 1), **variables)
             wait_for_line(workers[0], f"step {DOWN_AT}")
