@@ -121,7 +121,7 @@ TEST_F(RingPumpTest, AWorkerThatMakesTheBellBlockDoesNotHoldTheLoop) {
   const Descriptor first(eventfd(1, EFD_CLOEXEC));  // is served before the bell, in the same round
   ASSERT_TRUE(reactor_.watch(first.get(), EPOLLIN, [&](std::uint32_t) {
     std::uint64_t count = 0;
-    EXPECT_EQ(read(bell, &count, sizeof count), ssize_t{sizeof count});
+    EXPECT_EQ(::read(bell, &count, sizeof count), ssize_t{sizeof count});
     reactor_.unwatch(first.get());
   }));
   std::promise<void> done;
