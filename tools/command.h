@@ -47,7 +47,7 @@ bool take_flag(std::vector<std::string>& arguments, std::string_view flag);
 // Removes `flag` with its value, which stands behind it or behind a `=`. Nothing: it is not there. An empty text: it has no value.
 std::optional<std::string> take_value(std::vector<std::string>& arguments, std::string_view flag);
 
-// Prints a value for programs. What is no UTF-8, as the name of a folder may be, is shown with replacement characters.
+// Prints a value for programs. Replacement characters stand for bytes that are no UTF-8: names of folders may have such.
 void put_json(const nlohmann::json& value);
 
 // Makes or replaces a file, which `write` fills. kInvalid, with the reason, if it cannot be written.

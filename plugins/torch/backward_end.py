@@ -49,7 +49,7 @@ def _end_all(buffers):
     alike = sorted(buffers, key=lambda buffer: (buffer.process_set.process_set_id, buffer.name))  # on all ranks
     for buffer in alike:
         buffer.task = -1
-    # What is declared is handed over without waiting, so it comes before declarations.
+    # A buffer that is declared hands over without waiting, so it comes before those that have to be declared.
     waiting = [b for b in sorted(alike, key=lambda buffer: buffer.arena is None) if b.listener.backward_ends()]
     for buffer in alike:
         if buffer in waiting:

@@ -313,7 +313,7 @@ TEST(ByteScheduler, WaitsForTheFastLinkWhereTheSlowOneWouldFinishLater) {
   EXPECT_EQ(scheduler->take_launches(10).at(0).link, 0u);
 }
 
-// On the slow one a part as long as those of the fast one would hold up what is urgent for a hundred times as long.
+// The slow link takes a hundred times as long for a part of the same size, and urgent gradients would wait for it.
 TEST(ByteScheduler, PartsAreShortOnTheSlowLinkThatIsLeft) {
   auto setup = plain("bytescheduler", {2 << 20}, {{"fast", 0, 1000}, {"slow", 0, 10}});
   setup.partition_bytes = 1 << 20;
