@@ -55,7 +55,7 @@ Error with_deftruns(Error error, const std::string& socket) {
 }
 
 Result<std::string> ask_daemon(const Config& config, std::span<const std::byte> message) {
-  const std::string socket = config.text("socket");
+  const std::string& socket = config.text("socket");
   auto answer = ipc::ask_daemon(socket, message, std::min<TimeUs>(config.seconds_us("timeout"), kPatienceUs));
   if (!answer) return tl::unexpected(with_deftruns(answer.error(), socket));
   return answer;
