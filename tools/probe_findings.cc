@@ -70,7 +70,7 @@ void find_duplex(const std::vector<ProbeNode>& nodes, const ProbeRow& row, std::
                         "ethtool NIC, on both nodes and on the switch"});
 }
 
-// The list without the links that win nothing: of those that slow each other down, the one that is the fastest alone stays.
+// The links without those that win nothing. Of links that slow each other down the list keeps the one that is the fastest alone.
 std::string links_to_keep(const std::vector<std::string>& links, const std::map<std::size_t, double>& slowed) {
   const auto best = std::ranges::max_element(slowed, {}, [](const auto& one) { return one.second; });
   std::string text;

@@ -1,4 +1,4 @@
-// Time in Deft: monotonic microseconds. The clock of day may jump, so it is read only where that does no harm: scripts/lint has the list.
+// Time in Deft: monotonic microseconds. The clock of day may jump: only the files that scripts/lint lists read it.
 //
 //   const TimeUs deadline_us = MonotonicClock::now() + timeout_us;
 //

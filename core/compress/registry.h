@@ -1,7 +1,7 @@
 // Codecs by name, as users write them: NAME[/key=value[,key=value]], for instance int8 or topk/ratio=0.01.
 //
 //   auto codec = make_codec("topk/ratio=0.01");          // the caller owns it
-//   if (!codec) return tl::unexpected(codec.error());    // it names what is wrong, and the nearest name
+//   if (!codec) return tl::unexpected(codec.error());    // the error names the fault, and the nearest name
 //
 // Any thread.
 #pragma once

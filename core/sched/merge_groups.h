@@ -9,7 +9,7 @@
 
 namespace deft::sched {
 
-// kInvalid if it is none of 1, 2, 3, exact and even:GROUPS.
+// kInvalid if `text` is none of 1, 2, 3, exact and even:GROUPS.
 Result<void> check_merge_groups(const std::string& text);
 
 }  // namespace deft::sched

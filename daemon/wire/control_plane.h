@@ -40,7 +40,7 @@ class ControlPort {
   // The daemon that connect() was told of ended the newest connection before a message could pass: it has another key, or only one of
   // the two has one. Or it is none.
   [[nodiscard]] virtual bool is_locked_out(const Peer& /*peer*/) const { return false; }
-  // connect() was told of a name that has no address, or none yet. What is sent to it is dropped.
+  // The name that connect() was given has no address so far. Messages to this peer are dropped.
   [[nodiscard]] virtual bool is_nowhere(const Peer& /*peer*/) const { return false; }
 };
 

@@ -1,7 +1,7 @@
 """What happens when a backward has run: the generations that it fills are completed and waited for.
 
 One backward may reach the parameters of several optimizers, on each rank in another order. So the gradients of all of
-them are handed over before anybody waits, and whatever waits does so in the order in which the optimizers were made.
+them are handed over before anybody waits, and all ranks wait for them in the same order.
 """
 
 import functools

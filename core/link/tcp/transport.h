@@ -7,8 +7,8 @@
 // A message is preceded by a frame that says which exchange it belongs to and how long it is, so members that disagree
 // find out instead of adding up each other's nonsense.
 //
-// A peer may be slow or stopped for as long as it likes. But if its machine acknowledges nothing of what was sent there for
-// LinkGroup::silence_us, the way to it is lost.
+// A peer may be slow, or stopped, for any time. The way to it is lost if its machine acknowledges no data for
+// LinkGroup::silence_us.
 #pragma once
 
 #include <atomic>
