@@ -18,6 +18,7 @@ from lab.catalogue import MODELS as LAB_MODELS
 from lab.codec_sums import CodecSums
 from lab.datasets import loss as loss_of
 from lab.datasets import open_dataset
+from lab.half_precision import Backward
 from lab.intervals import interval
 from lab.schedule import learning_rate_factor
 
@@ -42,6 +43,7 @@ class GridRun:
     optimizer: str
     learning_rate: float
     schedule: str
+    precision: str = "float32"  # of forward and backward; float16: by autocast, with a scale of the loss
 
 
 class DatedParameters:
@@ -98,17 +100,17 @@ def train(run: GridRun, folder: str | None = None) -> dict[str, float]:
     params = list(model.parameters())
     dataset = open_dataset(LAB_MODELS[run.model].dataset, folder)
     sums = CodecSums(run.codec, [p.shape for p in params], run.nodes, job=run.seed + 1)
-    groups = _groups(run, params)
+    groups, backward = _groups(run, params), Backward(run.precision, model, params)
     generator = torch.Generator().manual_seed(run.seed)
     for step in range(run.steps):
         nodes = []
         for _ in range(run.nodes):
             inputs, targets = dataset.batch(torch.randint(dataset.samples, (run.batch,), generator=generator).numpy())
-            loss = loss_of(model(inputs), targets)
-            if not math.isfinite(loss.item()):
+            gradients = backward(inputs, targets)
+            if gradients is None:
                 return {"accuracy": 0.0, "loss": math.inf, "wire_bytes": sums.wire_bytes / (step + 1)}
-            nodes.append(torch.autograd.grad(loss, params))
-        for group in groups:
+            nodes.append(gradients)
+        for group in groups if backward.accepts(nodes) else []:
             group.step(step, [[own[i] for i in group.indices] for own in nodes], sums)
     return _evaluate(model, dataset) | {"wire_bytes": sums.wire_bytes / run.steps}
 
@@ -162,6 +164,7 @@ def _runs(arguments: argparse.Namespace, codec: str, dates: str) -> list[GridRun
             optimizer=arguments.optimizer or known.optimizer,
             learning_rate=arguments.learning_rate or known.learning_rate,
             schedule=arguments.schedule,
+            precision=arguments.precision,
         )
         for seed in range(arguments.seeds)
     ]
@@ -185,10 +188,12 @@ def run(arguments: argparse.Namespace) -> int:
     for case in dates:
         if case != "fresh":
             _check(case)
+            if arguments.precision == "float16":
+                raise ValueError(f"--dates {case} with --precision float16: a step that the scale skips has no date")
     results = FinishedRuns(arguments.results)
     reference = [results.of(one, arguments.data) for one in _runs(arguments, codecs[0], dates[0])]
-    print(f"{arguments.model}, {arguments.steps} steps, {arguments.seeds} seeds, {arguments.nodes} nodes; ", end="")
-    print(f"differences to {codecs[0]}, {dates[0]}, with 95 % intervals")
+    print(f"{arguments.model} in {arguments.precision}, {arguments.steps} steps, {arguments.seeds} seeds, ", end="")
+    print(f"{arguments.nodes} nodes; differences to {codecs[0]}, {dates[0]}, with 95 % intervals")
     print(
         f"{'codec':<16}{'dates':<10}{'bytes':>7}  {'accuracy':>9}  {'difference':>16}  {'loss':>7}  {'difference':>17}"
         f"  diverged, of {codecs[0]}"

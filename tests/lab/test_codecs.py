@@ -1,5 +1,6 @@
 """bench/codecs: the sums are the codecs' own, nothing is lost, and the statistics are right."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 import torch
 from lab.codec_grid import GridRun, _row, codec_names, train
 from lab.codec_sums import CodecSums
+from lab.half_precision import LossScale
 from lab.intervals import interval
 
 PROGRAM = Path(__file__).resolve().parents[2] / "bench/codecs"
@@ -113,6 +115,22 @@ def test_a_run_repeats_exactly():
     assert train(run) == train(run)
 
 
+def test_a_scale_of_the_loss_skips_what_is_not_finite():
+    scale, good = LossScale(), (torch.ones(3), torch.zeros(2))
+    assert scale.accepts([good, good]) and scale.factor == 65536
+    assert not scale.accepts([good, (torch.ones(3), torch.tensor([1.0, math.inf]))]) and scale.factor == 32768
+    assert all(scale.accepts([good]) for _ in range(1999)) and scale.factor == 32768
+    assert scale.accepts([good]) and scale.factor == 65536, "the step that was skipped began the count anew"
+
+
+def test_half_precision_trains_about_as_full_precision_does():
+    full = GridRun("mlp", "int8", "fresh", 1, 20, 2, 32, "sgd", 0.02, "cosine")
+    half = dataclasses.replace(full, precision="float16")
+    trained, reference = train(half), train(full)
+    assert trained != reference, "the forward is rounded"
+    assert trained["loss"] == pytest.approx(reference["loss"], rel=0.01)
+
+
 def test_the_table_and_the_file_of_finished_runs(tmp_path):
     file = tmp_path / "runs"
     command = [PROGRAM, "--model", "mlp", "--steps", "4", "--seeds", "2", "--results", file, "--dates", "fresh,1:2+1"]
@@ -124,3 +142,5 @@ def test_the_table_and_the_file_of_finished_runs(tmp_path):
     assert len(first.splitlines()) == 2 + 6
     wrong = subprocess.run([PROGRAM, "--dates", "soon"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and "'soon' is no case" in wrong.stderr
+    late = subprocess.run([*command, "--precision", "float16"], capture_output=True, text=True, check=False)
+    assert late.returncode == 2 and "--dates 1:2+1 with --precision float16" in late.stderr
