@@ -33,9 +33,11 @@ std::optional<std::string> take_value(std::vector<std::string>& arguments, std::
   return value;
 }
 
-void put_json(const nlohmann::json& value) {
-  std::puts(value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+std::string json_text(const nlohmann::json& value) {
+  return value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
+
+void put_json(const nlohmann::json& value) { std::fputs(json_text(value).c_str(), stdout); }
 
 Result<void> write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {
   errno = 0;

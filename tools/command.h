@@ -47,8 +47,9 @@ bool take_flag(std::vector<std::string>& arguments, std::string_view flag);
 // Removes `flag` with its value, which stands behind it or behind a `=`. Nothing: it is not there. An empty text: it has no value.
 std::optional<std::string> take_value(std::vector<std::string>& arguments, std::string_view flag);
 
-// Prints a value for programs. Replacement characters stand for bytes that are no UTF-8: names of folders may have such.
-void put_json(const nlohmann::json& value);
+// A value for programs. Replacement characters stand for bytes that are no UTF-8: names of folders may have such.
+std::string json_text(const nlohmann::json& value);
+void put_json(const nlohmann::json& value);  // prints it
 
 // Makes or replaces a file, which `write` fills. kInvalid, with the reason, if it cannot be written.
 Result<void> write_file(const std::string& path, const std::function<void(std::ostream&)>& write);

@@ -24,8 +24,6 @@ struct Command {
   bool own_help = false;
 };
 
-Result<int> simulate(Arguments arguments) { return run_simulate(arguments); }
-
 constexpr std::array kCommands = {
     Command{"status", "[--json | --explain [JOB]]",
             "what this node's daemon does: jobs, workers, links; or why a job is slow (--wait 10s for it)", run_status},
@@ -34,7 +32,7 @@ constexpr std::array kCommands = {
     Command{"doctor", "[--json] [any option]", "checks this machine and says what to mend", run_doctor},
     Command{"probe", "[--json] [any option]", "latency and throughput of every link between all nodes", run_probe},
     Command{"check-build", "[--json]", "what this build of Deft can do", run_check_build},
-    Command{"simulate", "PROFILE.json ...", "what each policy makes of a profile, in virtual time", simulate, true},
+    Command{"simulate", "PROFILE.json ...", "what each policy makes of a profile, in virtual time", run_simulate, true},
     Command{"trace", "merge|dump|start|stop ...", "traces of a job: for a viewer, and from a running job", run_trace,
             true},
     Command{"replay", "DIR [WHAT IF ...]", "the step time of a traced job, and what would change it", run_replay, true},

@@ -319,7 +319,7 @@ void Probe::part() {
 }
 
 Result<int> report(const Probe& probe, const std::vector<ProbeRow>& rows, const ProbeOptions& options) {
-  const std::string json = report_json(probe.nodes(), rows).dump(2) + "\n";
+  const std::string json = json_text(report_json(probe.nodes(), rows));
   std::fputs((options.json ? json : report_table(probe.nodes(), rows)).c_str(), stdout);
   if (!options.output.empty()) {
     if (auto ok = write_text(options.output, json); !ok) return tl::unexpected(ok.error());

@@ -9,7 +9,6 @@
 #include "core/papers/policies.h"
 #include "core/partition/rebucket.h"
 #include "core/select/simulating_selector.h"
-#include "tools/command.h"
 #include "tools/simulate_options.h"
 #include "tools/simulate_output.h"
 #include "tools/simulate_svg.h"
@@ -112,26 +111,21 @@ Result<void> simulate(const SimulateOptions& options) {
     if (auto ok = write_file(options.events_path, write_runs); !ok) return ok;
   if (!options.svg_path.empty())
     if (auto ok = write_file(options.svg_path, draw); !ok) return ok;
-  options.json ? print_json(std::cout, *runs) : print_table(std::cout, *profile, *runs);
+  options.json ? print_json(*runs) : print_table(std::cout, *profile, *runs);
   return {};
-}
-
-int complain(const Error& error, int status) {
-  std::cerr << "deft simulate: " << error.message() << '\n';
-  return status;
 }
 
 }  // namespace
 
-int run_simulate(std::span<const std::string> arguments) {
+Result<int> run_simulate(Arguments arguments) {
   const auto options = parse_simulate_options(arguments);
-  if (!options) return complain(options.error(), 2);
+  if (!options) return tl::unexpected(options.error());
   if (options->help) {
     std::cout << simulate_usage();
-    return 0;
+    return kExitOk;
   }
-  const auto done = simulate(*options);
-  return done ? 0 : complain(done.error(), 1);
+  if (auto ok = simulate(*options); !ok) return tl::unexpected(ok.error());
+  return kExitOk;
 }
 
 }  // namespace deft::tools

@@ -1,12 +1,10 @@
 // The command `deft simulate`, which runs policies on a profile in virtual time.
 #pragma once
 
-#include <span>
-#include <string>
+#include "tools/command.h"
 
 namespace deft::tools {
 
-// `arguments` stand behind the word `simulate`. Returns the exit status: 0 success, 1 failure, 2 wrong usage.
-int run_simulate(std::span<const std::string> arguments);
+Result<int> run_simulate(Arguments arguments);
 
 }  // namespace deft::tools

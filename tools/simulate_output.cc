@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/model/events.h"
+#include "tools/command.h"
 
 namespace deft::tools {
 namespace {
@@ -37,8 +38,8 @@ void print_table(std::ostream& out, const model::Profile& profile, const std::ve
   out << "\nspeedup: over " << runs.front().policy << "; staleness and merged: most, in steps; steady state\n";
 }
 
-void print_json(std::ostream& out, const std::vector<PolicyRun>& runs) {
-  auto list = nlohmann::ordered_json::array();
+void print_json(const std::vector<PolicyRun>& runs) {
+  auto list = nlohmann::json::array();
   for (const auto& run : runs)
     list.push_back({{"policy", run.policy},
                     {"step_us", run.outcome.step_us},
@@ -50,7 +51,7 @@ void print_json(std::ostream& out, const std::vector<PolicyRun>& runs) {
                     {"solve_us", run.solve_us},
                     {"bytes_per_step", run.outcome.bytes_per_step},
                     {"wire_bytes_per_step", run.outcome.wire_bytes_per_step}});
-  out << list.dump(2) << '\n';
+  put_json(list);
 }
 
 void write_events(std::ostream& out, const PolicyRun& run) {

@@ -19,7 +19,7 @@ struct PolicyRun {
 };
 
 void print_table(std::ostream& out, const model::Profile& profile, const std::vector<PolicyRun>& runs);
-void print_json(std::ostream& out, const std::vector<PolicyRun>& runs);
+void print_json(const std::vector<PolicyRun>& runs);
 void write_events(std::ostream& out, const PolicyRun& run);
 
 }  // namespace deft::tools

@@ -25,9 +25,10 @@ struct Answer {
 
 Answer simulate(const std::vector<std::string>& arguments) {
   testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  const int status = run_simulate(arguments);
-  return {status, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+  const auto status = run_simulate(arguments);
+  const std::string out = testing::internal::GetCapturedStdout();
+  if (status) return {*status, out, ""};
+  return {status.error().kind == ErrorKind::kInvalid ? kExitUsage : kExitFailed, out, status.error().message()};
 }
 
 class TemporaryFile {
@@ -179,7 +180,7 @@ TEST(Simulate, WrongUsageIsStatusTwoAndNamed) {
   }
 }
 
-TEST(Simulate, WhatCannotBeDoneIsStatusOneAndNamed) {
+TEST(Simulate, ValuesThatCannotBeAreStatusTwoAndNamed) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"/nowhere.json"}, "/nowhere.json"},
       {{kVgg, "--policy", "fife"}, "fife"},
@@ -191,7 +192,7 @@ TEST(Simulate, WhatCannotBeDoneIsStatusOneAndNamed) {
   };
   for (const auto& [arguments, words] : cases) {
     const auto answer = simulate(arguments);
-    EXPECT_EQ(answer.status, 1) << words;
+    EXPECT_EQ(answer.status, 2) << words;
     EXPECT_THAT(answer.complaint, HasSubstr(words));
     EXPECT_EQ(answer.out, "");
   }
@@ -214,7 +215,7 @@ TEST(Simulate, ABadProfileIsAnErrorThatNamesThePlace) {
   for (const auto& [text, place] : cases) {
     const TemporaryFile profile(text);
     const auto answer = simulate({profile.path()});
-    EXPECT_EQ(answer.status, 1) << text;
+    EXPECT_EQ(answer.status, 2) << text;
     EXPECT_THAT(answer.complaint, HasSubstr(place)) << text;
   }
 }

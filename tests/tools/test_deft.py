@@ -17,6 +17,7 @@ from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "build/bin"
+VGG = ROOT / "examples/profiles/vgg19_deft_table2.json"
 HAS_MPI = (BIN / "deft-mpi").exists()
 VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 
@@ -369,7 +370,9 @@ def test_version():
         (["status", "--socket", "x" * 200], 2, "200 characters"),
         (["keygen", "now"], 2, "unexpected argument 'now'"),
         (["doctor", "--timeout=soon"], 2, "'soon' is not a duration"),
-        (["simulate"], 2, ""),
+        (["simulate"], 2, "deft simulate: no profile is given"),
+        (["simulate", "/nowhere.json"], 2, "deft simulate: cannot read the profile /nowhere.json"),
+        (["simulate", VGG, "--policy", "nope"], 2, "nope"),
         (["explain", "/tmp", "--html"], 2, "--html needs the name of a file"),
         (["replay", "/tmp", "--policy", "fast"], 2, "--policy is 'fast', which is unknown"),
         (["replay", "/tmp", "--batch", "0x"], 2, "how many times as large"),
