@@ -101,7 +101,7 @@ TraceHeader header_in(const json& from) {
   for (const auto& link : list_in(from.at("links"), kMostLinks)) header.links.push_back(name_in(link));
   const json& options = from.at("options");
   if (!options.is_object() || options.size() > kMostOptions) refuse("options that are none, or too many");
-  for (const auto& [name, value] : options.items()) header.options[name] = name_in(value);
+  for (const auto& [name, value] : options.items()) header.options[name_in(name)] = name_in(value);
   if (const auto begun_s = from.find("begun_s"); begun_s != from.end())
     header.begun_s = number_in<std::uint64_t>(*begun_s);
   if (const auto codecs = from.find("codecs"); codecs != from.end())
@@ -310,12 +310,15 @@ struct OpenFile {
   std::size_t bytes = 0;
 
   static Result<OpenFile> open(const std::string& path) {
-    OpenFile open{std::unique_ptr<std::FILE, Closed>(std::fopen(path.c_str(), "rbe"))};
+    Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe would wait for a writer
     struct ::stat status {};
-    if (!open.file || ::fstat(::fileno(open.file.get()), &status) != 0) return unreadable(path);
+    if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) return unreadable(path);
     if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) > 2 * kMaxTraceBytes)
       return fail(ErrorKind::kInvalid, path + " is no trace: it is no file, or too large");
-    open.bytes = static_cast<std::size_t>(status.st_size);
+    OpenFile open{std::unique_ptr<std::FILE, Closed>(::fdopen(descriptor.get(), "rb")),
+                  static_cast<std::size_t>(status.st_size)};
+    if (!open.file) return unreadable(path);
+    [[maybe_unused]] const int owned = descriptor.release();  // by the file
     return open;
   }
   [[nodiscard]] bool read(std::size_t at, std::span<std::byte> out) const {

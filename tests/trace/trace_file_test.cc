@@ -6,6 +6,7 @@
 #include <rapidcheck/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -274,6 +275,22 @@ TEST_F(TraceFile, WhatIsNoTraceIsRefusedByName) {
   EXPECT_THAT(trace.error().message(), HasSubstr("x.trace"));
   EXPECT_FALSE(read_trace(path("absent.trace")));
   EXPECT_FALSE(read_trace(folder_.string()));
+}
+
+TEST_F(TraceFile, APipeIsNoTraceAndHoldsNobodyUp) {
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  const auto read = read_trace(path());
+  ASSERT_FALSE(read || glance_at_trace(path()));
+  EXPECT_THAT(read.error().message(), HasSubstr("it is no file"));
+}
+
+// Names of unknown options are shown.
+TEST_F(TraceFile, NamesOfOptionsThatCommandATerminalAreRefused) {
+  auto wrong = header();
+  wrong.options["new\x1b]0;title\x07"] = "on";
+  auto writer = TraceWriter::create(folder(), "a.trace", wrong);
+  ASSERT_TRUE(writer && (*writer)->finish(0));
+  EXPECT_FALSE(read_trace(path()));
 }
 
 TEST_F(TraceFile, AWriterFollowsNoLink) {
