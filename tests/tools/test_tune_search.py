@@ -425,6 +425,13 @@ def test_the_training_goes_on_when_the_tuning_fails(error, says, status, monkeyp
     assert says in said.err and "the command goes on" in said.err
 
 
+def test_a_training_that_is_too_short_to_be_tuned_is_told(monkeypatch, tmp_path, capfd):
+    ended = tuned_while_it_trains(monkeypatch, job.JobEnded("mine"), "--json", "-o", str(tmp_path / "f"))
+    said = capfd.readouterr()
+    assert ended == (1, 0) and said.out == "", "no object, so no success"
+    assert "the job ended before 20 of its steps were measured: nothing was tried" in said.err
+
+
 def test_the_training_ends_when_the_user_stops_the_tuning(monkeypatch, tmp_path):
     ended = tuned_while_it_trains(monkeypatch, KeyboardInterrupt(), "-o", str(tmp_path / "f"))
     assert ended == (130, -signal.SIGTERM)

@@ -324,7 +324,12 @@ def status_of_tuning(command: subprocess.Popen, given: argparse.Namespace) -> in
     try:
         tune(job.job_of(command, given.deft, given.socket, given.patience), given)
     except JobEnded:
-        return 0  # it was too short for anything; its own output says what became of it
+        print(
+            f"deft tune: the job ended before {FIRST_STEPS} of its steps were measured: nothing was tried",
+            file=sys.stderr,
+            flush=True,
+        )
+        return 1
     except TuneError as error:
         print(f"deft tune: {error}", file=sys.stderr, flush=True)
         status = error.status
