@@ -1,11 +1,13 @@
 """`deft optimize --verify` and `--try` on real jobs."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, PROLOGUE, ROOT, clean_environment, json_of
+from cluster import BUILD, PROLOGUE, ROOT, clean_environment, json_of, wait_until
 from test_trace import TRAIN, deft
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -161,6 +163,24 @@ def test_a_change_that_the_script_does_not_know_is_an_error(changing_job):
 def test_what_cannot_be_tried_is_an_error(simulated, words, complaint):
     done = deft("optimize", str(simulated), "--budget", "1s", *words)
     assert done.returncode != 0 and complaint in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_and_leaves_no_traces(simulated, number):
+    """A terminal gives Ctrl-C to all of its processes, and SIGTERM goes to one."""
+    scratch, marker = simulated / "scratch", simulated / "pid"
+    scratch.mkdir()
+    script = f"echo $$ > {marker}.new; mv {marker}.new {marker}; exec sleep 1000"
+    words = ["--policy", "dear", "--verify", "sh", "-c", script]
+    command = [BUILD / "bin/deft", "optimize", simulated, "--budget", "9s", *words]
+    environment = clean_environment() | {"TMPDIR": str(scratch)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as deft_:
+        wait_until(marker.exists, what="the command")
+        assert list(scratch.iterdir())
+        os.killpg(deft_.pid, number) if number == signal.SIGINT else deft_.terminate()
+        complaint = deft_.stderr.read()
+    assert deft_.returncode == 1 and "a signal has ended sh, so nothing was compared" in complaint
+    assert list(scratch.iterdir()) == [] and not Path(f"/proc/{marker.read_text().strip()}").exists()
 
 
 @pytest.fixture
