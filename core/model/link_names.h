@@ -8,6 +8,9 @@ namespace deft::model {
 // The backend of a link by its name: of gloo:eth0 it is gloo. Of a backend it is the backend.
 constexpr std::string_view backend_of(std::string_view link) { return link.substr(0, link.find(':')); }
 
+// True if all nodes of the link are on one machine, and no NIC carries it.
+constexpr bool is_loopback(std::string_view link) { return link.ends_with(":lo"); }
+
 // True if parameter servers add the gradients that the nodes send over it.
 constexpr bool has_servers(std::string_view link) { return backend_of(link) == "ps"; }
 

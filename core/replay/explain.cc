@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/model/link_names.h"
 #include "core/replay/daemon_cpu.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/replay.h"
@@ -21,8 +22,8 @@ std::string silent_links(const JobTrace& job, bool of_pushes) {
   const auto& names = job.nodes.front().trace.header.links;
   for (std::size_t link = 0; link < names.size(); ++link) {
     const auto number = static_cast<std::uint16_t>(link);
-    const bool counts = std::ranges::any_of(
-        job.nodes, [&](const AlignedNode& node) { return traffic_of(node.trace, number).bytes > 0; });
+    const auto has_sent = [&](const AlignedNode& node) { return traffic_of(node.trace, number).bytes > 0; };
+    const bool counts = !model::is_loopback(names[link]) && std::ranges::any_of(job.nodes, has_sent);
     const bool pushes = knows_pushes(job, number);
     if (of_pushes ? pushes : !counts && !pushes) silent += (silent.empty() ? "" : ", ") + names[link];
   }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/model/link_names.h"
 #include "core/replay/launches.h"
 #include "core/replay/quantiles.h"
 
@@ -181,6 +182,7 @@ std::vector<SlowNic> slow_nics(const JobTrace& job) {
   const auto messages = message_bytes(job);
   const std::size_t links = job.nodes.front().trace.header.links.size();
   for (std::uint16_t link = 0; link < links; ++link) {
+    if (model::is_loopback(job.nodes.front().trace.header.links[link])) continue;
     if (messages.contains(link) && messages.at(link) < kLeastMessage) continue;
     const auto pushes = push_rates_of(job, link);
     for (const auto& node : job.nodes)

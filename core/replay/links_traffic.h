@@ -37,7 +37,7 @@ struct SlowNic {
 // Whether slow_nics() knows how fast each node sends to the servers of the link: of three nodes or more, if the traces tell it.
 bool knows_pushes(const JobTrace& job, std::uint16_t link);
 
-// The slowest first.
+// The slowest first. None of a link over loopback: it has no NICs, and its rates tell how busy the processors are.
 std::vector<SlowNic> slow_nics(const JobTrace& job);
 
 struct SlowServer {

@@ -277,6 +277,18 @@ TEST(Explain, ANicThatIsSlowInOneDirectionIsNamedWithIt) {
   EXPECT_THAT(explained(two).causes.front().what, HasSubstr("eth0 from node1 to node0 carries 50 %"));
 }
 
+// Emulated nodes on one machine: a slow direction is that of a node whose daemon waits for a processor.
+TEST(Explain, LoopbackHasNoNicThatCouldBeSlow) {
+  auto profile = even_profile(12, 400'000, 0.02);
+  profile.links.front().name = "gloo:lo";
+  auto job = traced_simulation(profile, "fifo", {.steps = 40, .nodes = {{}, {}}});
+  add_traffic(job, [](std::uint32_t from, std::uint32_t) { return from == 1 ? 50 : 100; });
+  EXPECT_THAT(slow_nics(job), testing::IsEmpty());
+  const Cause first = explained(job).causes.front();
+  EXPECT_EQ(first.cause, "none");
+  EXPECT_THAT(first.what, HasSubstr("gloo:lo tells nothing of single NICs"));
+}
+
 // `deft status --explain` without shared folders: what node 0 sent to two others is not both directions of a connection.
 TEST(Explain, OneFileOfThreeNodesTellsNoDirection) {
   auto job = traced_simulation(even_profile(12, 400'000, 0.02), "fifo", {.steps = 40, .nodes = {{}, {}, {}}});
