@@ -153,20 +153,6 @@ Result<std::vector<model::CodecCost>> codecs_of(const OptimizeOptions& options, 
   return costs;
 }
 
-// What a codec would win that nobody has asked for: it rounds gradients.
-void suggest_codec(const replay::MeasuredJob& measured, const optimize::Found& found) {
-  constexpr const char* kSuggested = "int8";
-  if (measured.profile.codecs.size() > 1) return;
-  const auto cost = replay::codec_cost(kSuggested, measured, measured.node_count);
-  if (!cost) return;
-  optimize::Settings settings = found.settings;
-  settings.compression = kSuggested;
-  const double us = optimize::replayed_us(measured, settings, {*cost});
-  if (us <= 0 || us > found.step_us * (1 - optimize::kLeastGain)) return;
-  std::printf("compression = %s would make it %.1f ms, and rounds gradients: see deft optimize --compression %s\n",
-              kSuggested, us / 1000, kSuggested);
-}
-
 struct Outcome {
   optimize::Found found;
   double seconds = 0;
@@ -180,6 +166,21 @@ struct Outcome {
     return is_taken ? found.settings.options(found.traced) : OptionValues();
   }
 };
+
+// What a codec would win beside the settings that were told to be taken or kept. Nobody has asked for it: it rounds gradients.
+void suggest_codec(const replay::MeasuredJob& measured, const Outcome& outcome) {
+  const optimize::Found& found = outcome.found;
+  constexpr const char* kSuggested = "int8";
+  if (measured.profile.codecs.size() > 1) return;
+  const auto cost = replay::codec_cost(kSuggested, measured, measured.node_count);
+  if (!cost) return;
+  optimize::Settings settings = outcome.is_taken ? found.settings : found.traced;
+  settings.compression = kSuggested;
+  const double us = optimize::replayed_us(measured, settings, {*cost});
+  if (us <= 0 || us > (outcome.is_taken ? found.step_us : found.traced_us) * (1 - optimize::kLeastGain)) return;
+  std::printf("compression = %s would make it %.1f ms, and rounds gradients: see deft optimize --compression %s\n",
+              kSuggested, us / 1000, kSuggested);
+}
 
 Result<void> write_flags(const std::string& path, const Outcome& outcome) {
   std::vector<std::string> comments = outcome.changes_script ? outcome.advice : std::vector<std::string>();
@@ -342,7 +343,7 @@ Result<int> run_optimize(Arguments arguments) {
   }
   for (const auto& line : outcome->advice) std::printf("%s\n", line.c_str());
   print(*outcome, options->output);
-  if (!options->running && options->codecs.empty() && !outcome->changes_script) suggest_codec(measured, outcome->found);
+  if (!options->running && options->codecs.empty() && !outcome->changes_script) suggest_codec(measured, *outcome);
   if (outcome->verified) print_verified(*outcome->verified);
   for (const ScriptChange& change : *changes)
     std::printf("%s\n", change_words({{}, measured, outcome->found}, change).c_str());

@@ -256,6 +256,14 @@ def test_a_codec_is_taken_if_it_is_allowed_and_wins(simulated):
     assert coded["step_us"] < 0.98 * exact["step_us"]
 
 
+def test_a_codec_that_is_suggested_goes_with_the_settings_that_are_kept(simulated):
+    """And not with those that were found, and do not win enough."""
+    found = deft("optimize", str(simulated), "--budget", "9s", "--policy", "mgwfbp")
+    kept = json_of(deft("replay", str(simulated), "--compression", "int8", "--json"))[0]["step_us_p50"]
+    assert "keep them" in found.stdout
+    assert f"compression = int8 would make it {kept / 1000:.1f} ms" in found.stdout
+
+
 def test_codecs_that_cannot_be_chosen_are_named(tmp_path):
     unknown = deft("optimize", str(tmp_path), "--compression", "int9")
     assert unknown.returncode == 2 and "int9" in unknown.stderr
