@@ -15,8 +15,9 @@
 namespace deft::replay {
 namespace {
 
-constexpr double kOtherSize = 1.5;  // sizes that differ by less are the same
-constexpr double kLate = 0.15;      // of backward: its last part, in which gradients come late
+constexpr double kOtherSize = 1.5;              // sizes that differ by less are the same
+constexpr std::size_t kMostPairs = 10'000'000;  // of parts that are compared: as many as a second allows
+constexpr double kLate = 0.15;                  // of backward: its last part, in which gradients come late
 constexpr std::array kSizes = {std::uint64_t{64} << 10, std::uint64_t{256} << 10, std::uint64_t{1} << 20,
                                std::uint64_t{4} << 20, std::uint64_t{16} << 20};
 
@@ -88,11 +89,12 @@ struct Inversion {
 Inversion worst_inversion(const JobTrace& job) {
   std::map<std::pair<std::uint32_t, std::uint32_t>, double> waited;
   const auto launches = launches_of(job.leader()->trace);
-  for (std::size_t i = 0; i < launches.size(); ++i) {
+  std::size_t pairs = 0;
+  for (std::size_t i = 0; i < launches.size() && pairs < kMostPairs; ++i) {
     const NodeLaunch& urgent = launches[i];
     if (!urgent.order || !urgent.ready_us || urgent.spans.empty()) continue;
     // Later buckets of the arena are needed first.
-    for (std::size_t j = i; j-- > 0 && !launches[j].spans.empty() && launches[j].end_us() > *urgent.ready_us;) {
+    for (std::size_t j = i; j-- > 0 && !launches[j].spans.empty() && launches[j].end_us() > *urgent.ready_us; ++pairs) {
       const NodeLaunch& other = launches[j];
       if (!other.order || other.link != urgent.link || other.order->bucket >= urgent.order->bucket) continue;
       waited[{urgent.order->bucket, other.order->bucket}] +=

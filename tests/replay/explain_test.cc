@@ -398,6 +398,26 @@ TEST(Explain, ACreditThatIsTooLargeIsNamed) {
   EXPECT_THAT(explanation.causes.front().what, HasSubstr("waits for bucket"));
 }
 
+// No daemon writes such a trace: all parts are under way at once, and each has waited for all of those before it.
+TEST(Explain, PartsThatAllWaitForEachOtherDoNotTakeHours) {
+  auto job = traced_simulation(even_profile(12, 400'000, 0.015), "bytescheduler", {.steps = 30, .nodes = {{}, {}}},
+                               std::uint64_t{64} << 20);
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  auto& records = job.nodes.front().trace.records;
+  const TimeUs end_us = records.back().end_us() + 1'000'000;
+  for (std::uint64_t i = 0; i < 200'000; ++i) {
+    trace::OrderTrace order{.number = 1'000'000 + i, .generation = 3, .bucket = static_cast<std::uint32_t>(i % 12)};
+    order.set_bytes(4096);
+    records.emplace_back(end_us, end_us, order);
+    records.emplace_back(end_us, 2 * end_us,
+                         trace::TransferTrace{.number = order.number, .bytes = 4096, .wire_bytes = 4096, .stage = 3});
+  }
+  const auto causes = large_credit({job, *measured, replayed_us(*measured)});
+  ASSERT_EQ(causes.size(), 1U);
+  EXPECT_THAT(causes.front().what, HasSubstr("waits for bucket"));
+}
+
 // DDP waits outside Deft.
 TEST(Explain, AWorkerThatTellsOfNoWaitWaitsForTheLastTransfer) {
   const auto truth = even_profile(12, 400'000, 0.02);
