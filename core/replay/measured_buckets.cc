@@ -1,6 +1,7 @@
 #include "core/replay/measured_buckets.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <utility>
@@ -86,6 +87,16 @@ std::vector<double> backward_by_bucket(const std::vector<WorkerStep>& steps, std
   return backward_us;
 }
 
+double sum_of(const std::vector<model::ProfileBucket>& buckets, double model::ProfileBucket::*us) {
+  return std::transform_reduce(buckets.begin(), buckets.end(), 0.0, std::plus<>(),
+                               [us](const model::ProfileBucket& bucket) { return bucket.*us; });
+}
+
+void scale_to(double sum_us, std::vector<model::ProfileBucket>& buckets, double model::ProfileBucket::*us) {
+  const double times = sum_us / sum_of(buckets, us);
+  for (auto& bucket : buckets) bucket.*us = std::max(kLeastUs, bucket.*us * times);
+}
+
 }  // namespace
 
 std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const TraceGroup& group,
@@ -128,12 +139,17 @@ double rest_of(const std::vector<WorkerStep>& steps) {
   return std::max(0.0, median(rest_us));
 }
 
-TensorTimes tensor_times(const trace::NodeTrace& leader, const TraceGroup& group, double rest_us) {
+TensorTimes tensor_times(const trace::NodeTrace& leader, const TraceGroup& group,
+                         const std::vector<model::ProfileBucket>& buckets, double rest_us) {
   TraceGroup by_tensor = group;
   by_tensor.buckets.clear();
   for (std::uint32_t tensor = 0; tensor < group.tensors.size(); ++tensor)
     by_tensor.buckets.push_back({.bytes = group.tensors[tensor].bytes, .tensors = {tensor}});
-  TensorTimes times{group, {}, rest_us};
+  TensorTimes times{.group = group,
+                    .steps = {},
+                    .rest_us = rest_us,
+                    .forward_us = sum_of(buckets, &model::ProfileBucket::forward_us) - rest_us,
+                    .backward_us = sum_of(buckets, &model::ProfileBucket::backward_us)};
   auto steps = steps_of(leader, by_tensor, 0);
   if (auto complete = complete_of(steps); complete.size() >= kLeastSteps) steps = std::move(complete);
   const std::size_t every = std::max<std::size_t>(1, steps.size() / kMostSteps);
@@ -155,7 +171,11 @@ std::vector<model::ProfileBucket> buckets_cut_by(const TensorTimes& times, std::
       for (const auto tensor : cut->buckets[b].tensors)
         step.ready_us[b] = std::max(step.ready_us[b], by_tensor[tensor]);
   }
-  return buckets_of(steps, *cut, times.rest_us);
+  auto buckets = buckets_of(steps, *cut, 0);
+  scale_to(times.forward_us, buckets, &model::ProfileBucket::forward_us);
+  scale_to(times.backward_us, buckets, &model::ProfileBucket::backward_us);
+  buckets.front().forward_us += times.rest_us;
+  return buckets;
 }
 
 }  // namespace deft::replay

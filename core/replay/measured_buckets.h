@@ -1,11 +1,14 @@
 // The buckets of a traced job with their times: as they were, or cut in another way.
 //
 //   const auto buckets = buckets_of(steps, *group, rest_us);                        // as traced
-//   const auto times = std::make_shared<const TensorTimes>(tensor_times(leader, *group, rest_us));
+//   const auto times = std::make_shared<const TensorTimes>(tensor_times(leader, *group, buckets, rest_us));
 //   buckets_cut_by(*times, "uniform:65536", partition_bytes)                        // empty: it cannot be cut so
 //
 // Workers hand in tensors as a whole, so a bucket is ready with the last of its tensors. The pieces of a large tensor are ready together,
 // and its forward waits for all of them: the last of these pieces in forward has the whole time.
+//
+// Each bucket has the median of its times, and medians of many short times add up to less than that of their sum, if some are long by
+// chance. So the times of other buckets are made to add up to those of the traced ones: a job computes no faster for smaller buckets.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +34,12 @@ struct TensorTimes {
   trace::TraceGroup group;        // as it was traced
   std::vector<WorkerStep> steps;  // some of them; ready_us is by tensor
   double rest_us = 0;
+  double forward_us = 0, backward_us = 0;  // of all traced buckets, without the rest
 };
 
-TensorTimes tensor_times(const trace::NodeTrace& leader, const trace::TraceGroup& group, double rest_us);
+// `buckets`: those that buckets_of() gave.
+TensorTimes tensor_times(const trace::NodeTrace& leader, const trace::TraceGroup& group,
+                         const std::vector<model::ProfileBucket>& buckets, double rest_us);
 
 // `bucketing`: of core/partition/bucketing.h. Empty if it is none, or gives more buckets than a profile may have, or if there are too few
 // steps.

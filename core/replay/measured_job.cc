@@ -407,7 +407,8 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.overlaps_forward = overlap_forward(steps);
   measured.rest_us = rest_of(steps);
   measured.profile.buckets = buckets_of(steps, *group, measured.rest_us);
-  measured.tensors = std::make_shared<const TensorTimes>(tensor_times(leader->trace, *group, measured.rest_us));
+  measured.tensors = std::make_shared<const TensorTimes>(
+      tensor_times(leader->trace, *group, measured.profile.buckets, measured.rest_us));
   measured.other_buckets = other_buckets_of(leader->trace, *measured.tensors);
   measured.profile.links = links_of(job, problems);
   measured.profile.codecs = codecs_of(leader->trace);

@@ -119,6 +119,28 @@ TEST(Replay, PiecesOfATensorAreReadyTogetherAndForwardWaitsForAll) {
   EXPECT_NEAR(whole_us, 11 * 3000, 3100);
 }
 
+// Backward pauses for 20 ms in each step, each time before another tensor. So none of them takes longer in most of the steps.
+TEST(Replay, AJobComputesNoFasterForSmallerBuckets) {
+  auto job = traced_simulation(busy_profile(0.001), "fifo", {.steps = 40, .nodes = {{}, {}}});
+  for (auto& node : job.nodes) {
+    node.trace.groups[0] = *recut(node.trace.groups[0], "uniform:1073741824", 1 << 20);
+    TimeUs paused_us = 0;
+    for (auto& record : node.trace.records) {
+      if (record.kind() == trace::TraceKind::kGradient) {
+        const auto gradient = record.as<trace::GradientTrace>();
+        if (gradient.first_tensor == 5 * gradient.last_step % 12) paused_us += 20'000;
+      }
+      record = record.at(record.begin_us() + paused_us, record.end_us() + paused_us);
+    }
+  }
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured) << measured.error().message();
+  const double compute_us = measured->profile.compute_us();
+  EXPECT_NEAR(compute_us, 12 * 4500 + 20'000, 500);
+  EXPECT_NEAR(cut_by(*measured, "bytescheduler").profile.compute_us(), compute_us, 1);
+  EXPECT_NEAR(with_buckets(*measured, "uniform:65536")->profile.compute_us(), compute_us, 1);
+}
+
 TEST(Replay, TellsWhatAnotherPolicyOrLinkWouldDo) {
   const auto truth = busy_profile(0.015);
   const auto measured = measure(traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}}));
