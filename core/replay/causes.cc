@@ -136,7 +136,7 @@ std::vector<Cause> few_servers(const Evidence& evidence) {
 std::vector<Cause> costly_stages(const Evidence& evidence, const TimeShares& shares) {
   std::vector<Cause> causes;
   const auto add = [&](Cause cause, double us) {
-    causes.push_back(with_gain(std::move(cause), evidence.step_us, evidence.step_us - us));
+    causes.push_back(with_gain(std::move(cause), shares.step_us(), shares.step_us() - us));
   };
   add({.cause = "codec", .where = "", .what = "encoding and decoding the gradients cannot hide"}, shares.codec_us);
   Cause overhead{

@@ -22,7 +22,7 @@ struct Cause {
   std::string where;   // node1, node1/eth0, bucket7; empty: the job
   std::string what;    // a sentence without a full stop
   double gain_us = 0;  // of a step, if it is mended
-  double share = 0;    // of the step as it was replayed
+  double share = 0;    // of the step as it was replayed; of the mean traced step if nothing was replayed
   std::map<std::string, std::string> options = {};  // of Deft, that mend it; empty: options do not
   double error_us = 0;  // by which the replay of the traced job errs; 0: the gain was measured and not replayed
 };

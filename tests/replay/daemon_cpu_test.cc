@@ -95,7 +95,7 @@ TEST(DaemonCpu, WorkOfTheDaemonThatCannotHideNamesTheThread) {
   add_thread(job, 1, DaemonThread::kReceives, 0.97);
   const auto measured = measure(job);
   ASSERT_TRUE(measured);
-  const auto causes = costly_stages({job, *measured, 100'000}, {.daemon_us = 20'000});
+  const auto causes = costly_stages({job, *measured, 100'000}, {.compute_us = 80'000, .daemon_us = 20'000});
   const auto overhead = std::ranges::find(causes, "overhead", &Cause::cause);
   ASSERT_NE(overhead, causes.end());
   EXPECT_EQ(overhead->where, "node1/eth0");

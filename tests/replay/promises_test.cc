@@ -45,6 +45,20 @@ TEST(Promises, WhatReplayErrsByMoreThanACauseSavesIsNoCause) {
   EXPECT_THAT(unsure->doubt, HasSubstr("Replay errs by 50 % with this job"));
 }
 
+// What was measured is a share of the measured step, as in the table below it, however long replay takes the step to be.
+TEST(Promises, WhatTheDaemonsCostIsAShareOfTheTracedStep) {
+  const auto job = traced_simulation(even_profile(4, 400'000, 0.002), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  const TimeShares shares{.compute_us = 60'000, .codec_us = 10'000, .daemon_us = 30'000, .steps = 9};
+  const auto causes = costly_stages({job, *measured, 50'000}, shares);
+  ASSERT_EQ(causes.size(), 2U);
+  EXPECT_DOUBLE_EQ(causes[0].gain_us, 10'000);
+  EXPECT_DOUBLE_EQ(causes[0].share, 0.1);
+  EXPECT_DOUBLE_EQ(causes[1].gain_us, 30'000);
+  EXPECT_DOUBLE_EQ(causes[1].share, 0.3);
+}
+
 // Of a damaged file the others' first steps are left: they alone tell how much longer node 0 computes than both others.
 TEST(Promises, NodesAreComparedInStepsThatAllOfThemHave) {
   auto job = traced_simulation(even_profile(12, 400'000, 0.002), "fifo",
