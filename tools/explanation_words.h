@@ -31,7 +31,7 @@ inline nlohmann::json causes_json(const replay::Explanation& explanation) {
                     {"share", cause.share},
                     {"gain_us", cause.gain_us},
                     {"options", cause.options},
-                    {"error_us", explanation.error_us()}});
+                    {"error_us", cause.error_us}});
   return list;
 }
 

@@ -110,7 +110,10 @@ Result<Explanation> explain(const JobTrace& job, const MeasuredJob& measured) {
                           .replayed_step_us = now->step_us_p50};
   explanation.doubt = doubt_of(explanation);
   const std::size_t left_out = find_causes({job, measured, now->step_us_p50}, explanation);
-  if (explanation.causes.empty()) explanation.causes.push_back(none(explanation.shares, job, left_out));
+  if (explanation.causes.empty()) {
+    explanation.causes.push_back(none(explanation.shares, job, left_out));
+    explanation.causes.front().error_us = explanation.error_us();
+  }
   explanation.notes = uncompared_nodes(job);
   if (const auto busy = busy_thread(job)) {
     const std::string note = sentence_of(*busy, job);

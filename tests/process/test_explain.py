@@ -39,7 +39,9 @@ def explain(folder: Path) -> tuple[str, dict]:
     text, listed = deft("explain", str(folder)), deft("explain", str(folder), "--json")
     assert text.returncode == 0 and listed.returncode == 0, text.stderr
     assert "where a step's time goes" in text.stdout
-    return text.stdout, json_of(listed)[0]
+    causes = json_of(listed)
+    assert all(cause["cause"] == "none" or cause["gain_us"] >= cause["error_us"] for cause in causes), causes
+    return text.stdout, causes[0]
 
 
 def test_a_slow_nic_is_named_by_its_node(traces):
