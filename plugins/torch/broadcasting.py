@@ -9,11 +9,12 @@ import pickle
 
 from deft.names import wire_name
 from deft.process_sets import global_process_set
+from deft.reduce_op import Max
 from deft.world import flush_all
 
 import torch
 
-from .collectives import allgather_async, broadcast_async, broadcast_async_
+from .collectives import allgather_async, allreduce_async, broadcast_async, broadcast_async_
 from .dtypes import as_bytes, in_memory
 
 _CHUNK_BYTES = 32 << 20
@@ -45,12 +46,14 @@ def allgather_object(obj, name=None, process_set=_ALL):
 
 
 def broadcast_parameters(params, root_rank=0, process_set=_ALL):
-    """Gives every rank the tensors of rank `root_rank`: `params` is a state_dict() or named_parameters()."""
+    """Gives every rank the tensors of rank `root_rank`: `params` is a state_dict(), named_parameters() or parameters().
+
+    ValueError on all ranks if some have other tensors than the root.
+    """
     flush_all()
     pairs = _named_tensors(params)
     if process_set.size() > 1:
-        mine = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in pairs]
-        _compare(mine, broadcast_object(mine, root_rank, process_set=process_set), root_rank)
+        _compare([(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in pairs], root_rank, process_set)
     _broadcast_tensors([tensor for _, tensor in pairs], root_rank, process_set)
 
 
@@ -72,27 +75,34 @@ def broadcast_optimizer_state(optimizer, root_rank=0, model=None, process_set=_A
 
 def _named_tensors(params):
     if isinstance(params, collections.abc.Mapping):
-        pairs = list(params.items())
+        pairs = sorted(params.items(), key=lambda pair: str(pair[0]))  # ranks may have filled it in other orders
     else:
-        pairs = list(params)
+        pairs = [(f"parameter {i}", one) if isinstance(one, torch.Tensor) else one for i, one in enumerate(params)]
         if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-            raise ValueError("broadcast_parameters wants model.state_dict() or model.named_parameters()")
+            raise ValueError(
+                "broadcast_parameters wants model.state_dict(), model.named_parameters() or model.parameters()"
+            )
     return [(str(name), value.data) for name, value in pairs if isinstance(value, torch.Tensor)]
 
 
-def _compare(mine, roots, root_rank):
-    if mine == roots:
+def _compare(mine, root_rank, process_set):
+    """`mine`: (name, dtype, shape) of each tensor of this rank. All ranks find the same, so none waits for another."""
+    roots = broadcast_object(mine, root_rank, process_set=process_set)
+    differs = torch.tensor([mine != roots], dtype=torch.uint8)
+    if not allreduce_async(differs, op=Max, process_set=process_set).wait().item():
         return
+    found = allgather_object(_difference(mine, roots, root_rank), process_set=process_set)
+    raise ValueError(f"broadcast_parameters: {next(filter(None, found))}; build the same model on every rank")
+
+
+def _difference(mine, roots, root_rank):
+    """What this rank has unlike the root; empty: nothing."""
     for own, other in zip(mine, roots):
         if own != other:
-            raise ValueError(
-                f"broadcast_parameters: rank {_ALL.rank()} has {_describe(own)} where rank {root_rank} has "
-                f"{_describe(other)}; build the same model on every rank"
-            )
-    raise ValueError(
-        f"broadcast_parameters: rank {_ALL.rank()} has {len(mine)} tensors and rank {root_rank} has {len(roots)}; "
-        "build the same model on every rank"
-    )
+            return f"rank {_ALL.rank()} has {_describe(own)} where rank {root_rank} has {_describe(other)}"
+    if len(mine) == len(roots):
+        return ""
+    return f"rank {_ALL.rank()} has {len(mine)} tensors and rank {root_rank} has {len(roots)}"
 
 
 def _describe(entry):

@@ -176,16 +176,32 @@ def test_the_others_leave_a_job_that_has_lost_a_rank_and_begin_anew(start):
 
 
 def broadcast_unlike_models():
-    hvd.broadcast_parameters(torch.nn.Linear(3 + hvd.rank(), 2).state_dict())
+    texts = []
+    for model in (torch.nn.Linear(3 + hvd.rank(), 2), torch.nn.Linear(3, 2, bias=hvd.rank() == 0)):
+        for params in (model.state_dict(), model.parameters()):
+            with pytest.raises(ValueError) as error:
+                hvd.broadcast_parameters(params)
+            texts.append(str(error.value))
+    model = torch.nn.Linear(3, 2)
+    hvd.broadcast_parameters(model.state_dict())
+    assert hvd.allgather_object(model.weight.tolist()) == [model.weight.tolist()] * 2, "the job goes on"
+    return texts
 
 
-def test_unlike_models_are_an_error_that_names_both(start):
-    with pytest.raises(WorkerFailed) as failed:
-        start(2).run(broadcast_unlike_models)
-    assert any(
-        "rank 1 has weight float32 [2, 4] where rank 0 has weight float32 [2, 3]" in str(text)
-        for text in failed.value.errors
-    )
+def test_unlike_models_are_the_same_error_on_all_ranks(start):
+    first, second = start(2).run(broadcast_unlike_models)
+    assert first == second
+    for text, expected in zip(
+        first,
+        [
+            "rank 1 has weight float32 [2, 4] where rank 0 has weight float32 [2, 3]",
+            "rank 1 has parameter 0 float32 [2, 4] where rank 0 has parameter 0 float32 [2, 3]",
+            "rank 1 has weight float32 [2, 3] where rank 0 has bias float32 [2]",
+            "rank 1 has 1 tensors and rank 0 has 2",
+        ],
+        strict=True,
+    ):
+        assert expected in text
 
 
 def await_file(path):
