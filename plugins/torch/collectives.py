@@ -229,10 +229,15 @@ def grouped_allreduce_(
 
 
 def allgather_async(tensor, name=None, process_set=_ALL):
+    return start_allgather(tensor, name, process_set)
+
+
+def start_allgather(tensor, name, process_set, more_terms=""):
+    """`more_terms`: what else must be the same on all ranks."""
     session, device = process_set.session(), tensor.device
     wire = in_memory(tensor if tensor.dim() else tensor.reshape(1))
     name = wire_name("allgather", name, session)
-    terms = f"rows of {wire.dtype}, shape {list(wire.shape[1:])}"
+    terms = f"rows of {wire.dtype}, shape {list(wire.shape[1:])}{more_terms}"
     mine = torch.tensor([len(wire)])
     sizes = session.allgather(name, mine.data_ptr(), [1] * session.size, deft.INT64, terms)
 

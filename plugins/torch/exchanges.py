@@ -12,6 +12,7 @@ from deft.codec import require_compressor
 from deft.names import wire_name
 from deft.process_sets import global_process_set, share_of
 from deft.reduce_op import Adasum, Average, Sum, choose_op
+from deft.session import finish_all
 
 import torch
 
@@ -24,6 +25,7 @@ from .collectives import (
     gather_rows,
     group_names,
     grouped_allreduce_plain,
+    start_allgather,
     start_allreduce,
 )
 from .dtypes import in_memory
@@ -232,15 +234,17 @@ def sparse_allreduce_async(tensor, name=None, op=None, process_set=_ALL):
     if tensor.layout is not torch.sparse_coo:
         raise ValueError("sparse_allreduce_async needs a sparse COO tensor")
     mine = tensor.detach().coalesce()
-    name = wire_name("sparse", name, process_set.session())
-    indices = allgather_async(mine.indices().t(), f"{name}.indices", process_set)
-    values = allgather_async(mine.values(), f"{name}.values", process_set)
+    name, terms = wire_name("sparse", name, process_set.session()), f" ({op.name} of sparse {list(tensor.shape)})"
+    indices = start_allgather(mine.indices().t(), f"{name}.indices", process_set, terms)
+    values = start_allgather(mine.values(), f"{name}.values", process_set, terms)
 
     def finish():
-        rows = values.wait()
-        if op is Average:
+        rows, places = finish_all([values.wait, indices.wait])
+        if op is Average and rows.is_floating_point():
             rows = rows / process_set.size()
-        total = torch.sparse_coo_tensor(indices.wait().t(), rows.to(mine.dtype), tensor.shape)
-        return total.coalesce().to(tensor.device)
+        total = torch.sparse_coo_tensor(places.t(), rows, tensor.shape).coalesce()
+        if op is Average and not rows.is_floating_point():
+            total = torch.div(total, process_set.size(), rounding_mode="trunc")
+        return total.to(tensor.device)
 
     return Handle(lambda: indices.poll() and values.poll(), finish)

@@ -2,7 +2,7 @@
 
 import torch
 
-from .collectives import allgather_async
+from .collectives import start_allgather
 
 
 def exchange_sparse(name, param, scale, process_set):
@@ -14,7 +14,8 @@ def exchange_sparse(name, param, scale, process_set):
     elif not grad.is_sparse:
         grad = grad.to_sparse(1)
     grad = grad.detach().coalesce()
-    indices = allgather_async(grad.indices().t(), f"{name}.indices", process_set)
-    values = allgather_async(grad.values() * scale, f"{name}.values", process_set)
+    terms = f" (gradient of {list(param.shape)})"
+    indices = start_allgather(grad.indices().t(), f"{name}.indices", process_set, terms)
+    values = start_allgather(grad.values() * scale, f"{name}.values", process_set, terms)
     total = torch.sparse_coo_tensor(indices.wait().t(), values.wait(), param.shape)
     param.grad = total.coalesce().to(param.device)

@@ -103,6 +103,10 @@ def sparse_sums():
     average = hvd.synchronize(hvd.sparse_allreduce_async(sparse, name="a", op=hvd.Average))
     assert total.is_sparse and torch.equal(total.to_dense(), all_sum)
     assert torch.allclose(average.to_dense(), all_sum / size)
+    for number in (3, -3):  # of each rank: the average of the sum, not the sum of averages
+        whole = torch.sparse_coo_tensor([[0]], torch.tensor([number]), (2,))
+        sums = hvd.sparse_allreduce_async(whole, op=hvd.Average)()
+        assert sums.dtype == torch.int64 and sums.to_dense().tolist() == [number, 0]
     with pytest.raises(ValueError, match="COO"):
         hvd.sparse_allreduce_async(dense, name="dense")
     return True
@@ -119,12 +123,18 @@ def unlike(a, b):
     return a if hvd.rank() == 0 else b
 
 
+def sparse_sum(size, op):
+    return hvd.sparse_allreduce_async(torch.sparse_coo_tensor([[1]], [1.0], (size,)), "x", op)()
+
+
 MISTAKES = {
     "splits": lambda: hvd.alltoall(torch.zeros(3), unlike([2, 1], [2, 2]), name="x"),
     "number": lambda: hvd.alltoall(torch.zeros(3), unlike([3], [1, 2]), name="x"),
     "rows": lambda: hvd.alltoall(torch.zeros(2, unlike(3, 4)), name="x"),
     "odd": lambda: hvd.alltoall(torch.zeros(3), name="x"),
     "product": lambda: hvd.allreduce(torch.zeros(unlike(2, 3)), name="x", op=hvd.Product),
+    "sparse op": lambda: sparse_sum(3, unlike(hvd.Sum, hvd.Average)),
+    "sparse shape": lambda: sparse_sum(unlike(3, 4), hvd.Sum),
     "scatter": lambda: hvd.reducescatter(torch.zeros(unlike((4, 1), (2, 2))), name="x"),
 }
 TEXTS = {
@@ -134,6 +144,8 @@ TEXTS = {
     "rows": "(torch.float32, rows of shape [4]) on rank 1",
     "odd": "alltoall.x: 3 rows cannot be split evenly among 2 ranks; give splits",
     "product": "an allgather of 2 float32 (Product, shape [2]) on rank 0 and an allgather of 3 float32",
+    "sparse op": "(rows of torch.float32, shape [] (Average of sparse [3])) on rank 1",
+    "sparse shape": "(rows of torch.float32, shape [] (Sum of sparse [4])) on rank 1",
     "scatter": "'allreduce.reducescatter.x' is an allreduce of 4 float32 (sum) (Average, shape [4, 1]",
 }
 
@@ -145,6 +157,7 @@ def make_mistakes():
             mistake()
         texts[name] = str(error.value)
         assert hvd.alltoall(torch.arange(2), name="x").tolist() == [hvd.rank()] * 2, "the job goes on"
+        assert sparse_sum(3, hvd.Sum).to_dense().tolist() == [0, hvd.size(), 0], "no name is held"
     return texts
 
 
