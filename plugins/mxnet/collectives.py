@@ -68,20 +68,29 @@ def _in_engine(tensor, out, staged, collective, priority):
         array[...] = collective.reduce(gathered)
         done()
 
+    before, after = collective.scales
+    of_floats = array.dtype.kind == "f"
     with mx.autograd.pause():  # a gradient of these copies alone would be a wrong one of the collective
-        _scaled(tensor, view, collective.scales[0])
+        write(tensor, view, before if of_floats else 1.0)
+        _scale_integers(staged, before)
         engine.push(begin, writes=[view], priority=priority, name="deft_collective")
         if gathered is not None:
             engine.push(reduce, writes=[view], priority=priority, name="deft_reduce")
-        _scaled(view, out, collective.scales[1])
+        _scale_integers(staged, after)
+        write(view, out, after if of_floats else 1.0)
 
 
-def _scaled(source, target, factor):
-    """target = source * factor; integers are rounded towards zero."""
-    if factor == 1.0 or np.dtype(target.dtype).kind == "f":
-        write(source, target, factor)
-    else:
-        mx.nd.trunc(source.astype("float64") * factor).copyto(target)
+def _scale_integers(staged, factor):
+    """Multiplies integers, rounded towards zero: MXNet would use float64, which has too few bits for large sums."""
+    array, view = staged
+    if factor == 1.0 or array.dtype.kind == "f":
+        return
+
+    def scale(done):
+        array[...] = arrays.scaled(array, factor)
+        done()
+
+    engine.push(scale, writes=[view], name="deft_scale")
 
 
 def allreduce_into(tensor, out, name, op, prescale, postscale, priority, process_set=_ALL):
@@ -237,9 +246,7 @@ def _all_gathered(tensors, names, process_set):
     for tensor in tensors:
         require_nd(tensor)
     gathers = [arrays.Gather(tensor.asnumpy(), name, process_set) for tensor, name in zip(tensors, names)]
-    for gather in gathers:
-        gather.begin_data()
-    return [_as_tensor(gather.finish(), tensor) for gather, tensor in zip(gathers, tensors)]
+    return [_as_tensor(rows, tensor) for rows, tensor in zip(arrays.finish_gathers(gathers), tensors)]
 
 
 @engine.mxnet_errors
@@ -266,6 +273,8 @@ def reducescatter(
     """This rank's share of the rows of the reduction; the first ranks get one row more if they cannot be equal."""
     if op not in (Average, Sum):
         raise ValueError(f"op is {op!r}; reducescatter takes Average or Sum")
+    if not tensor.shape:
+        raise ValueError("reducescatter needs a tensor of one dimension or more")
     name = None if name is None else f"reducescatter.{name}"
     total = allreduce(tensor, None, name, priority, prescale_factor, postscale_factor, process_set, op)
     return total[share_of(tensor.shape[0], process_set)]

@@ -20,12 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from deft._native import EINVALID, DeftError
 from deft.adasum import check_ranks
-from deft.arrays import Gather
+from deft.arrays import Gather, finish_gathers
 from deft.codec import choose_compression
 from deft.gradient_group import RETIRED, GradientSpec, LateGroup
 from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum, Average, Sum, scaling_of
-from deft.session import finish_all
 from deft.world import depend
 
 import tensorflow as tf
@@ -408,10 +407,8 @@ class SparseGathers:
         return _TOKEN
 
     def finish(self):
-        begins = [gather.begin_data for gather in self._under_way]
-        ends = [gather.finish for gather in self._under_way]
         try:
-            results = finish_all(begins + ends)[len(begins) :]
+            results = finish_gathers(self._under_way)
         except Exception:
             self._under_way = []  # all of them have ended
             raise

@@ -21,6 +21,8 @@ def values():
         halves = (base * 2 + 1) / 2
         np.testing.assert_array_equal(hvd.allreduce(x).asnumpy(), halves if "float" in dtype else np.trunc(halves))
         np.testing.assert_array_equal(hvd.broadcast(x, root_rank=1).asnumpy(), base + 1)
+    large = mx.nd.array(np.array([2**53 + 1, -(2**53) - 1]), dtype="int64")
+    assert hvd.allreduce(large).asnumpy().tolist() == [2**53 + 1, -(2**53) - 1], "float64 has fewer bits"
     x = mx.nd.array([1.0, 2.0]) * (1 + rank)
     results = hvd.grouped_allreduce([x, 2 * x], prescale_factor=2.0)
     np.testing.assert_allclose([result.asnumpy() for result in results], [[3, 6], [6, 12]])
@@ -130,6 +132,10 @@ def refusals():
             call().wait_to_read()
     with pytest.raises(error, match=r"shape \[2\].* rank 0.*shape \[3\].* rank 1"):
         hvd.allgather(mx.nd.ones((1, 2 + rank)), name="wrong")
+    for _ in range(2):  # all of a group are waited for, so their names are free
+        with pytest.raises(error, match=r"allgather\.group\.0of2") as caught:
+            hvd.grouped_allgather([mx.nd.ones((1, 2 + rank)), mx.nd.ones((1, 2))], name="group")
+    assert caught.value is not None
     for kind in (ValueError, hvd.HorovodInternalError):  # it is both
         with pytest.raises(kind, match=r"rank 1 splits 3 rows into \[3, 1\]"):
             hvd.alltoall(mx.nd.ones((4 - rank, 1)), splits=[4 - rank, rank], name="wrong")
@@ -141,6 +147,7 @@ def refusals():
         (lambda: hvd.allreduce(mx.nd.ones(1), op="sum"), "give one of Average"),
         (lambda: hvd.allreduce(mx.nd.ones(1), op=hvd.Sum, average=True), "either op or average"),
         (lambda: hvd.broadcast(mx.nd.ones(1), root_rank=7), "ranks 0 to 1"),
+        (lambda: hvd.reducescatter(mx.nd.array(3.0)), "one dimension or more"),
     ):
         with pytest.raises(ValueError, match=text):
             call()

@@ -3,7 +3,7 @@
 import deft.torch as hvd
 import pytest
 import torch
-from deft.arrays import _scale as scale_array
+from deft.arrays import scaled as scale_array
 from deft.torch.collectives import _scale as scale_tensor
 
 

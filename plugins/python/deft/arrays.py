@@ -16,6 +16,7 @@ from deft.adasum import adasum, check_ranks
 from deft.names import wire_name
 from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum, Average, Product
+from deft.session import finish_all
 
 _TO_DEFT = {  # by numpy's names of dtypes; bfloat16 is an extension of numpy's
     "float32": deft.FLOAT32,
@@ -44,7 +45,7 @@ def reducible(dtype, what):
     return _TO_DEFT[name]
 
 
-def _scale(array, factor):
+def scaled(array, factor):
     """array * factor; integers are rounded towards zero. The factor of a 16-bit array is not rounded to 16 bits."""
     if factor == 1:
         return array
@@ -61,7 +62,7 @@ def _scale(array, factor):
 
 
 def write_scaled(array, factor, out):
-    """out = array * factor, of floating-point numbers, with the bits of _scale(). Their types may differ."""
+    """out = array * factor, of floating-point numbers, with the bits of scaled(). Their types may differ."""
     dtype = np.dtype(np.float32) if _is_half(array.dtype) else array.dtype
     np.multiply(array, dtype.type(factor), out=out, dtype=dtype, casting="unsafe")
 
@@ -130,7 +131,7 @@ def start_allreduce(array, name, op, prescale, postscale, wire, process_set=_ALL
         terms += f", factors {prescale:g} and {postscale:g}"
     if array.size == 0:
         return _without_elements(session, name, f"allreduce, {wire.name}, {terms}", array)
-    given = np.ascontiguousarray(_scale(array, prescale).astype(wire, copy=False))
+    given = np.ascontiguousarray(scaled(array, prescale).astype(wire, copy=False))
     gathers = op.wire is None
     if gathers:
         operation = session.allgather(name, given.ctypes.data, [given.size] * size, number, terms)
@@ -142,7 +143,7 @@ def start_allreduce(array, name, op, prescale, postscale, wire, process_set=_ALL
         operation.finish(result.ctypes.data)
         if gathers:
             result = reduced(result, op)
-        return _scale(result, postscale).astype(dtype, copy=False)
+        return scaled(result, postscale).astype(dtype, copy=False)
 
     return finish
 
@@ -198,10 +199,14 @@ class Gather:
         return result
 
 
+def finish_gathers(gathers):
+    """The rows of all ranks, of each Gather. The first error is raised when all have ended: their names are free."""
+    begins, ends = [gather.begin_data for gather in gathers], [gather.finish for gather in gathers]
+    return finish_all(begins + ends)[len(begins) :]
+
+
 def _gathered(array, name, process_set):
-    gather = Gather(array, name, process_set)
-    gather.begin_data()
-    return gather.finish()
+    return finish_gathers([Gather(array, name, process_set)])[0]
 
 
 def exchange_rows(array, splits, name, process_set=_ALL):
