@@ -42,7 +42,7 @@ class KeyedGradients:
         if self._exchange is None and self._joined != self._session.joining.round:
             self._begin_first_step()
         if self._exchange is None and key in self._first_step:
-            if all_are_here(f"mxnet.{number}", self._process_set):
+            if all_are_here(f"mxnet.{number}", self._scaling, self._process_set):
                 self._make_exchange()
             self._first_step = {}
         if key in self._places and self._exchange is not None:

@@ -52,7 +52,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._sums = process_set.included() and process_set.size() > 1
         if self._sums:
             self._scale *= gradient_predivide_factor / process_set.size()
-        self._before = 1.0 / gradient_predivide_factor
+        self._scaling = Scaling(1.0 / gradient_predivide_factor, 1.0)
         self._compression = compression
         self._exchange = self._session = self._number = None
         self._some_are_stale = False  # the step may have parameters that backward has not reached on this rank
@@ -109,7 +109,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._refuse_older_graphs()
         are_kept = self._settle_stale()
         gradients = list(map(_gradient, self._summed, are_kept))
-        if self._exchange is None and all_are_here(f"mxnet.{self._number}", self._process_set):
+        if self._exchange is None and all_are_here(f"mxnet.{self._number}", self._scaling, self._process_set):
             self._exchange = self._make_exchange(gradients)
             self._take_in(gradients)
         for position in reversed(range(len(gradients))):  # backward writes the last ones first
@@ -157,7 +157,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._exchange.push(position, gradient, out, -position, self._loss_scale())
         else:  # some ranks have joined, so not all can declare their gradients
             name = f"mxnet.{self._number}.{position}"
-            allreduce_into(gradient, gradient, name, Sum, self._before, 1.0, -position, self._process_set)
+            allreduce_into(gradient, gradient, name, Sum, *self._scaling[:2], -position, self._process_set)
 
     def _loss_scale(self):
         """By which mx.contrib.amp has multiplied the loss, and so the gradients."""
@@ -167,7 +167,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         params, number = self._summed, self._number
         chosen = [choose_compression(self._compression, param.name, param) for param in params]
         described = list(map(describe, self._names(), gradients, chosen))
-        return Exchange(f"mxnet.{number}", described, Scaling(self._before, 1.0), self._process_set)
+        return Exchange(f"mxnet.{number}", described, self._scaling, self._process_set)
 
     def _take_in(self, gradients):
         """Backward writes into the arena from now on."""

@@ -315,7 +315,8 @@ class Averager:
         make = functools.partial(SparseGathers, process_set=self._process_set)
         gathers = _OfVariables(_gathers, self._owner, self._process_set, variables, "sparse", make)
         inputs = [tensor for one in slices for tensor in (one.values, one.indices)]
-        return gathers, on_host(lambda *arrays: gathers.now().start(*arrays), inputs, [tf.int32], [()])
+        terms = [f", {self._op.name} of gradients of {list(variable.shape)}" for variable in variables]
+        return gathers, on_host(lambda *arrays: gathers.now().start(terms, arrays), inputs, [tf.int32], [()])
 
     def _finish_sparse(self, slices, gathers, tokens):
         tensors = [tensor for one in slices for tensor in (one.values, one.indices)]
@@ -398,12 +399,15 @@ class SparseGathers:
         """Nobody keeps what its gradients are of."""
         self._retired = True
 
-    def start(self, *arrays):
+    def start(self, terms, arrays):
+        """`arrays`: values and indices of each gradient. `terms`: what must be the same on all ranks, of each."""
         if self._retired:
             raise DeftError(EINVALID, RETIRED.format(self._name))
         with contextlib.suppress(DeftError):
             self.finish()  # what Ctrl-C has left of an earlier step: the others wait for it
-        self._under_way = [Gather(array, f"{self._name}.{i}", self._process_set) for i, array in enumerate(arrays)]
+        self._under_way = [
+            Gather(array, f"{self._name}.{i}", self._process_set, terms[i // 2]) for i, array in enumerate(arrays)
+        ]
         return _TOKEN
 
     def finish(self):

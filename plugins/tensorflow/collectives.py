@@ -106,9 +106,10 @@ def _reduce_slices(slices, op, prescale, postscale, name, process_set):
         raise NotImplementedError("prescale_factor and postscale_factor do not go with tf.IndexedSlices")
     if op not in (Average, Sum):
         raise NotImplementedError(f"{op!r} cannot reduce tf.IndexedSlices; use Average or Sum")
-    values, indices = slices.values, slices.indices
-    values = allgather(values, None if name is None else name + ".values", process_set=process_set)
-    indices = allgather(indices, None if name is None else name + ".indices", process_set=process_set)
+    shape = [] if slices.dense_shape is None else [slices.dense_shape]
+    terms = f", {op.name} of tf.IndexedSlices"
+    values = _gather(slices.values, None if name is None else name + ".values", process_set, terms, shape)
+    indices = _gather(slices.indices, None if name is None else name + ".indices", process_set, terms, shape)
     if op is Average:
         values = values / tf.cast(process_set.size(), values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -116,16 +117,21 @@ def _reduce_slices(slices, op, prescale, postscale, name, process_set):
 
 def allgather(tensor, name=None, ignore_name_scope=False, process_set=_ALL):
     """The tensors of all ranks, joined along the first dimension, in which they may differ in length."""
-    tensor, rank, size = tf.convert_to_tensor(tensor), process_set.rank(), process_set.size()
+    return _gather(tensor, name, process_set)
 
-    def now(array):
-        gather = Gather(array, name, process_set)
+
+def _gather(tensor, name, process_set, terms="", more=()):
+    """`terms`: what else must be the same on all ranks, with the values of the tensors `more`."""
+    rank, size = process_set.rank(), process_set.size()
+
+    def now(array, *values):
+        gather = Gather(array, name, process_set, terms + "".join(f" {value.tolist()}" for value in values))
         gather.begin_data()
         return [gather.finish(), tf.constant(gather.rows, tf.int64).numpy()]
 
     @tf.custom_gradient
     def gathered(given):
-        result, rows = on_host(now, [given], [given.dtype, tf.int64], [shape_of_rows(given), [size]])
+        result, rows = on_host(now, [given, *more], [given.dtype, tf.int64], [shape_of_rows(given), [size]])
 
         def gradient(upstream):
             total = _own_gradient(upstream, name, process_set)
@@ -134,7 +140,7 @@ def allgather(tensor, name=None, ignore_name_scope=False, process_set=_ALL):
 
         return result, gradient
 
-    return gathered(tensor)
+    return gathered(tf.convert_to_tensor(tensor))
 
 
 def shape_of_rows(tensor):

@@ -21,6 +21,7 @@ class SharingWriter:
 
     def __init__(self, scaling, schedule):
         self.scaling = scaling  # of this backward's gradients
+        self.terms = scaling.terms
         self._plain = scaling  # of a loss that is not scaled
         self.loss_scale = 1.0
         self._schedule = schedule
@@ -118,6 +119,7 @@ class MergingWriter:
 
     def __init__(self, scaling, schedule):
         self.scaling = scaling
+        self.terms = scaling.terms
         self.factor = scaling.before  # of the gradients of this backward
         self._schedule = schedule
         self._arena = None

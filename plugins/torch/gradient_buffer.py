@@ -161,7 +161,7 @@ class GradientBuffer:
     def _declare(self):
         """All ranks declare in the order in which rank 0's gradients appeared. Gives the dense ones that did here."""
         known, amid = self.gradients, set(self.round.amid_passes())
-        agreed = self._order.agree(self.process_set.session(), f"{self.name}.order")
+        agreed = self._order.agree(self.process_set.session(), f"{self.name}.order", self.writer.terms)
         sparse = set(agreed.sparse)
         self.sparse = [known[index] for index in agreed.sparse]
         self.gradients = [known[index] for index in agreed.order if index not in sparse]

@@ -143,6 +143,14 @@ def refusals():
         hvd.alltoall(mx.nd.ones(3))
     with pytest.raises(ValueError, match="must be integers"):
         hvd.alltoall(mx.nd.ones(2), splits=mx.nd.ones(2))
+    param = mx.gluon.Parameter("weight", shape=(2,))
+    param.initialize()
+    trainer = hvd.DistributedTrainer([param], "sgd", gradient_predivide_factor=1.0 + rank)
+    with mx.autograd.record():
+        loss = param.data().sum()
+    loss.backward()
+    with pytest.raises(error, match=r"gradients times 1, .* on rank 0 .*gradients times 0\.5, .* on rank 1"):
+        trainer.step(1)
     for call, text in (
         (lambda: hvd.allreduce(mx.nd.ones(1), op="sum"), "give one of Average"),
         (lambda: hvd.allreduce(mx.nd.ones(1), op=hvd.Sum, average=True), "either op or average"),

@@ -83,17 +83,17 @@ class Ranks:
 
 
 class _Session:
-    """Broadcasts from rank 0, checked as the daemon checks them: the same name and count on all ranks."""
+    """Broadcasts from rank 0, checked as the daemon checks them: the same name, count and terms on all ranks."""
 
     def __init__(self, rank, boxes):
         self.rank, self.size, self._boxes = rank, len(boxes), boxes
 
-    def broadcast(self, name, address, count, dtype, root=0):
+    def broadcast(self, name, address, count, dtype, root=0, terms=""):
         data = ctypes.string_at(address, count * 8)
         if self.rank == root:
             for box in self._boxes:
-                box.put((name, count, dtype, data))
-        return _Broadcast(self._boxes[self.rank], (name, count, dtype))
+                box.put((name, count, dtype, terms, data))
+        return _Broadcast(self._boxes[self.rank], (name, count, dtype, terms))
 
 
 class _Broadcast:

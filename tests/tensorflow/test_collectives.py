@@ -145,6 +145,7 @@ def refusals():
     ):
         with pytest.raises(ValueError, match=text):
             call()
+    refusals_of_sparse_ones_and_of_tapes()
     slices = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([rank]), tf.constant([4, 2]))
     for options in ({"op": hvd.Max}, {"prescale_factor": 2.0}, {"postscale_factor": 2.0}):
         with pytest.raises(NotImplementedError, match=r"tf\.IndexedSlices"):
@@ -156,6 +157,38 @@ def refusals():
     with pytest.raises(RuntimeError, match="call broadcast_variables"):
         hvd.broadcast_global_variables(0)
     np.testing.assert_allclose(hvd.allreduce(tf.ones(2)), 1)
+
+
+def refusals_of_sparse_ones_and_of_tapes():
+    import deft.tensorflow as hvd
+
+    rank = hvd.rank()
+    op = hvd.Sum if rank else hvd.Average
+
+    def sparse(rows, op):
+        return hvd.allreduce(
+            tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), tf.stack([rows, 2])), name="wrong", op=op
+        )
+
+    def tape(table, find):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(find(table))
+        return hvd.DistributedGradientTape(tape, op=op).gradient(loss, table)
+
+    dense, table = tf.Variable(tf.ones((3, 1))), tf.Variable(tf.ones((3, 1)))
+    for call, argument, text in (
+        (lambda rows: sparse(rows, op), 4, r"Average of tf\.IndexedSlices \[4, 2\]\) on rank 0.* Sum of tf\.Indexed"),
+        (
+            lambda rows: sparse(rows, hvd.Sum),
+            4 + rank,
+            r"IndexedSlices \[4, 2\]\) on rank 0.*Slices \[5, 2\]\) on rank 1",
+        ),
+        (lambda one: tape(dense, lambda x: x * one), 1.0, "gradients times 0.5, sums times 1.* times 1, .* on rank 1"),
+        (lambda _: tape(table, lambda x: tf.gather(x, [0])), 0, r"Average of gradients of \[3, 1\].* Sum of gradients"),
+    ):
+        for run, error in zip(in_both_modes(call), MISMATCH):
+            with pytest.raises(error, match=text):
+                run(tf.constant(argument))
 
 
 def numbers_and_variables():

@@ -13,6 +13,7 @@ import deft.torch as hvd
 import pytest
 import torch
 from launching import WorkerFailed
+from torch.nn.functional import embedding
 
 
 def unlike(a, b):
@@ -202,6 +203,31 @@ def test_unlike_models_are_the_same_error_on_all_ranks(start):
         strict=True,
     ):
         assert expected in text
+
+
+def unlike_averages():
+    """An average on one rank and a sum on another: of dense gradients and of sparse ones."""
+    texts = []
+    for parameter, loss in (
+        (torch.nn.Parameter(torch.ones(3)), lambda table: table.sum()),
+        (torch.nn.Parameter(torch.ones(3, 1)), lambda table: embedding(torch.tensor([1]), table, sparse=True).sum()),
+    ):
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), op=unlike(hvd.Average, hvd.Sum))
+        with pytest.raises(hvd.HorovodInternalError) as error:
+            loss(parameter).backward()
+            optimizer.step()
+        texts.append(str(error.value))
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2, "the job goes on"
+    return texts
+
+
+@pytest.mark.parametrize("policy", ["fifo", "knapsack"])
+def test_optimizers_that_average_in_different_ways_are_an_error(start, policy):
+    first, second = start(2, policy=policy).run(unlike_averages)
+    assert first == second
+    for text in first:
+        assert "(gradients times 0.5, sums times 1) on rank 0" in text
+        assert "(gradients times 1, sums times 1) on rank 1" in text
 
 
 def await_file(path):

@@ -114,8 +114,8 @@ def check_adasum(wire, process_set):
         raise ValueError(f"Adasum needs a tensor of floating-point numbers, not of {wire.name}")
 
 
-def start_allreduce(array, name, op, prescale, postscale, wire, process_set=_ALL):
-    """`wire` is the dtype that travels."""
+def start_allreduce(array, name, op, prescale, postscale, wire, process_set=_ALL, more_terms=""):
+    """`wire` is the dtype that travels. `more_terms`: what else must be the same on all ranks."""
     session, size = process_set.session(), process_set.size()
     dtype, shape, wire = array.dtype, array.shape, np.dtype(wire)
     number = reducible(wire, f"tensor {name!r}" if name else "the tensor to reduce")
@@ -129,6 +129,7 @@ def start_allreduce(array, name, op, prescale, postscale, wire, process_set=_ALL
     name, terms = wire_name("allreduce", name, session), f"{op.name}, shape {list(shape)}"
     if prescale != 1 or postscale != 1:
         terms += f", factors {prescale:g} and {postscale:g}"
+    terms += more_terms
     if array.size == 0:
         return _without_elements(session, name, f"allreduce, {wire.name}, {terms}", array)
     given = np.ascontiguousarray(scaled(array, prescale).astype(wire, copy=False))
@@ -168,12 +169,12 @@ def start_broadcast(array, root_rank, name, process_set=_ALL):
 class Gather:
     """An allgather in two rounds: how much each rank gives, then the data. Made by every rank in the same order."""
 
-    def __init__(self, array, name, process_set=_ALL):
+    def __init__(self, array, name, process_set=_ALL, more_terms=""):
         self._session = process_set.session()
         self._array = np.ascontiguousarray(_movable(array))  # has one dimension or more
         self._name = wire_name("allgather", name, self._session)
         self._mine = np.array([len(self._array)], np.int64)
-        terms = f"rows of {self._array.dtype}, shape {list(self._array.shape[1:])}"
+        terms = f"rows of {self._array.dtype}, shape {list(self._array.shape[1:])}{more_terms}"
         ones = [1] * self._session.size
         self._sizes = self._session.allgather(self._name, self._mine.ctypes.data, ones, deft.INT64, terms)
         self._data = None

@@ -44,13 +44,13 @@ class GradientSpec(NamedTuple):
     codec: str = ""  # how it is encoded; empty: as the option `compression` says
 
 
-def all_are_here(name, process_set=global_process_set):
+def all_are_here(name, scaling, process_set=global_process_set):
     """Whether no rank has joined (deft.joining): only then can a group called `name` be declared.
 
-    All ranks that have not joined ask together, and all find the same.
+    All ranks that have not joined ask together, and all find the same. Different scalings are an error on all ranks.
     """
-    one = np.ones(1, np.float32)
-    here = start_allreduce(one, f"{name}/here", Sum, 1.0, 1.0, one.dtype, process_set)()
+    one, terms = np.ones(1, np.float32), f", {scaling.terms}"
+    here = start_allreduce(one, f"{name}/here", Sum, 1.0, 1.0, one.dtype, process_set, terms)()
     return int(here[0]) == process_set.size()
 
 
@@ -269,7 +269,7 @@ class LateGroup:
         self.forget_round()
         if self.declared is not None:
             self.declared.finish_round()
-        elif all_are_here(self._arguments[0], self._process_set):
+        elif all_are_here(self._arguments[0], self._arguments[2], self._process_set):
             self.declared = GradientGroup(*self._arguments)
             if self._retired:  # by another thread
                 self.declared.retire()

@@ -46,14 +46,14 @@ class ProductionOrder:
         unseen = [index for index in reversed(range(self._count)) if index not in self._sparse]
         return Agreed([*self._sparse, *unseen], sorted(index for index, sparse in self._sparse.items() if sparse))
 
-    def agree(self, session: Session, name: str) -> Agreed:
-        """Rank 0's findings; every rank calls this, with the same name.
+    def agree(self, session: Session, name: str, terms: str = "") -> Agreed:
+        """Rank 0's findings; every rank calls this, with the same name. Different `terms` are an error on all ranks.
 
         If the numbers of gradients differ, each rank keeps its own: the declaration that follows then names the
         difference. Raises DeftError if the job has failed.
         """
         own = self.own()
-        (count,) = _broadcast(session, f"{name}.count", [self._count])
+        (count,) = _broadcast(session, f"{name}.count", [self._count], terms)
         if count < 0:
             return own
         mine = [*own.order, *own.sparse, *[-1] * (self._count - len(own.sparse))]
@@ -64,11 +64,11 @@ class ProductionOrder:
         return Agreed(order, sparse)
 
 
-def _broadcast(session: Session, name: str, numbers: Sequence[int]) -> list[int]:
+def _broadcast(session: Session, name: str, numbers: Sequence[int], terms: str = "") -> list[int]:
     """Rank 0's `numbers` on every rank, all of which give equally many."""
     if not numbers:
         return []
     memory = (ctypes.c_int64 * len(numbers))(*numbers)
-    operation = session.broadcast(name, ctypes.addressof(memory), len(numbers), INT64)
+    operation = session.broadcast(name, ctypes.addressof(memory), len(numbers), INT64, terms=terms)
     operation.finish(ctypes.addressof(memory))
     return list(memory)

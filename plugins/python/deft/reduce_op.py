@@ -32,6 +32,11 @@ class Scaling(NamedTuple):
     after: float = 1.0  # and what sums are multiplied by
     again: float = 1.0  # before the sum, if all ranks have what came after an earlier one: it comes back the same
 
+    @property
+    def terms(self):
+        """Words that are the same on all ranks if they average alike."""
+        return f"gradients times {self.before:g}, sums times {self.after:g}"
+
     def unscaled(self, loss_scale):
         """The same for gradients of a loss that was multiplied by `loss_scale`: they travel without it."""
         return Scaling(self.before / loss_scale, self.after * loss_scale, self.again / loss_scale)
