@@ -14,6 +14,7 @@ import contextlib
 import functools
 import itertools
 import math
+import re
 import weakref
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from .collectives import allgather, grouped_allreduce, shape_of_rows
 from .host import on_host
 
 _WORTH_A_CALL_BYTES = 256 << 10
+_COUNTER = re.compile(r"_\d+(?=/|$)")
 _TOKEN = [np.int32(0)]  # the result of a call for which the next call waits
 
 
@@ -253,15 +255,15 @@ class Averager:
     def _scaling(self):
         return scaling_of(self._op, self._predivide, self._process_set.size())
 
-    def _spec(self, name, dtype, variable):
+    def _spec(self, place, variable):
+        name = getattr(variable, "path", None) or variable.name
         compressor, codec = choose_compression(self._compression, name, variable)
-        own = np.dtype(dtype.as_numpy_dtype)
+        own = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
         wire = compressor.wire_dtype(own) if compressor else own
-        return GradientSpec(name, own, tuple(variable.shape), wire, codec)
+        return GradientSpec(common_name(place, name), own, tuple(variable.shape), wire, codec)
 
     def _specs(self, variables):
-        dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
-        return [self._spec(*each) for each in zip(unique_names(variables), dtypes, variables)]
+        return [self._spec(*each) for each in enumerate(variables)]
 
     def _group_of(self, variables, specs):
         """The group of these variables in each session."""
@@ -420,7 +422,8 @@ class SparseGathers:
         return results
 
 
-def unique_names(variables):
-    """Keras gives its variables a path. Variables without a name of their own get a number."""
-    names = [getattr(variable, "path", None) or variable.name for variable in variables]
-    return [name if names.count(name) == 1 else f"{name}.{i}" for i, name in enumerate(names)]
+def common_name(place, name):
+    """A name of the variable `name` that is the same on all ranks: "seq_1/dense_5/kernel" -> "2.seq/dense/kernel".
+
+    Keras counts the layers that a process has made, and a rank may have made others before."""
+    return f"{place}.{_COUNTER.sub('', name)}"
