@@ -88,8 +88,9 @@ class DeftProcessGroup(dist.ProcessGroup):
     def get_group_store(self):
         return self._store
 
-    def allreduce(self, tensors, opts=None, timeout=None):
-        options = _options(opts, timeout)
+    def allreduce(self, tensors, opts=None, timeout=None, op=None):
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        options = _options(opts if op is None else op, timeout)
         op = _OPS.get(options.reduceOp.op)
         if len(tensors) != 1 or not self._whole or op is None or not _reducible(tensors[0]):
             return self._gloo.allreduce(tensors, options)

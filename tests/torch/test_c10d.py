@@ -66,6 +66,7 @@ def every_collective(port):
     rank, size = dist.get_rank(), dist.get_world_size()
     assert (rank, size, dist.get_backend()) == (hvd.rank(), hvd.size(), "deft")
     reductions(rank, size)
+    methods_of_groups(rank, size)
     moves(rank, size)
     asynchronous(rank, size)
     subgroups(rank, size)
@@ -111,6 +112,24 @@ def reductions(rank, size):
     x = torch.tensor([rank + 1.0])
     dist.reduce(x, 1)
     assert rank != 1 or x.item() == size * (size + 1) / 2
+
+
+def methods_of_groups(rank, size):
+    """What a script may call without torch.distributed's functions."""
+    group, options = dist.group.WORLD, dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    total, largest = sum(range(size)), size - 1
+    for call, expected in (
+        (group.allreduce, total),
+        (lambda x: group.allreduce(x, dist.ReduceOp.MAX), largest),
+        (lambda x: group.allreduce([x], op=dist.ReduceOp.MAX), largest),
+        (lambda x: group.allreduce([x], options), largest),
+        (lambda x: group.allreduce(x, dist.ReduceOp.PRODUCT, datetime.timedelta(seconds=30)), 0),
+        (lambda x: group.broadcast(x, 1), 1),
+    ):
+        x = torch.full((3,), float(rank))
+        call(x).wait()
+        assert x.tolist() == [expected] * 3
 
 
 def moves(rank, size):
