@@ -361,15 +361,32 @@ def test_low_rank_gradients_train_and_replicas_stay_equal(start):
         assert found[0][-1] < found[0][0] / 2, method
 
 
+class Halves:
+    """A compressor of Horovod's kind that a script has made."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor / 2, None
+
+
 def with_a_codec_for(what):
     model = make()
     if what == "a collective":
         hvd.allreduce(torch.ones(3), compression=hvd.Compression.int8)
     elif what == "a text":
         hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters(), "int8")
+    elif what == "a class":
+        hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters(), Halves)
+
+
+WRONG_COMPRESSIONS = {
+    "a collective": "codecs are for gradients",
+    "a text": "Compression.int8",
+    "a class": r"compression for .* is <class '.*Halves'>; choose Compression.none",
+}
 
 
 def test_codecs_where_they_do_not_belong_are_refused(start):
-    for what, words in {"a collective": "codecs are for gradients", "a text": "Compression.int8"}.items():
+    for what, words in WRONG_COMPRESSIONS.items():
         with pytest.raises(Exception, match=words):
             start(2, policy="bytescheduler", compression="none", overlap_forward="off").run(with_a_codec_for, what)

@@ -45,7 +45,8 @@ def choose_compression(compression, name, tensor):
 
     A compressor is a class with `wire_dtype`, as Compression.fp16. A codec is a text, empty if none was chosen.
     """
-    if not isinstance(compression, Codec) and not hasattr(compression, "wire_dtype") and callable(compression):
+    is_a_choice = isinstance(compression, (Codec, type)) or hasattr(compression, "wire_dtype")
+    if not is_a_choice and callable(compression):
         compression = compression(name, tensor)
     if isinstance(compression, Codec):
         return None, compression.text
@@ -60,4 +61,7 @@ def choose_compression(compression, name, tensor):
 def require_compressor(compression, what):
     """Raises unless `compression` works without daemons that encode: they encode gradients alone."""
     if not hasattr(compression, "wire_dtype"):
-        raise ValueError(f"{what} does not take {compression!r}: codecs are for gradients of a DistributedOptimizer")
+        raise ValueError(
+            f"{what} does not take {compression!r}: choose Compression.none or Compression.fp16; codecs are for "
+            "gradients of a DistributedOptimizer"
+        )
