@@ -144,8 +144,10 @@ def sets_from_the_start():
     hvd.shutdown()
     with pytest.raises(ValueError, match="is not in use"):
         hvd.allreduce(torch.ones(2), process_set=mine)
-    with pytest.raises(ValueError, match="give a list of ProcessSet, or 'dynamic'"):
-        hvd.init(process_sets="static")
+    for wrong in ("static", [[0, 2], [1, 3]]):
+        with pytest.raises(ValueError, match="give a list of ProcessSet, or 'dynamic'"):
+            hvd.init(process_sets=wrong)
+    assert not hvd.is_initialized()
     hvd.init(process_sets="dynamic")
     for ranks in ([0, 1, 2], [1]):
         mine = hvd.ProcessSet(ranks)

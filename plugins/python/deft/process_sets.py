@@ -140,13 +140,13 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
     "dynamic": they come later. If a rank comes too late, all ranks can call it again."""
     if comm is not None:
         raise ValueError("init(comm) is not offered: start the job with these ranks, or use process_sets=")
-    if isinstance(process_sets, str) and process_sets != "dynamic":
+    wanted = [] if process_sets is None or process_sets == "dynamic" else list(process_sets)
+    if not all(isinstance(process_set, ProcessSet) for process_set in wanted):
         raise ValueError(f"process_sets is {process_sets!r}; give a list of ProcessSet, or 'dynamic'")
     world.init(**options)
-    if process_sets is not None and not isinstance(process_sets, str):
-        for process_set in process_sets:
-            if process_set.process_set_id is None:  # else an earlier call has added it
-                add_process_set(process_set)
+    for process_set in wanted:
+        if process_set.process_set_id is None:  # else an earlier call has added it
+            add_process_set(process_set)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
