@@ -218,6 +218,22 @@ def test_what_a_worker_left_running_is_ended(tmp_path):
     assert wait_until(lambda: gone(int(note.read_text())))
 
 
+@pytest.mark.parametrize("trap", ["", "trap '' TERM; "])
+def test_what_a_worker_put_into_a_session_of_its_own_is_ended(tmp_path, trap):
+    note = tmp_path / "pid"
+    (tmp_path / "stray").write_text(f"{trap}echo $$ >{note}; while :; do sleep 0.1; done")
+    script = f"setsid sh {tmp_path}/stray >/dev/null 2>&1 & until [ -s {note} ]; do sleep 0.05; done"
+    result = deftrun("-np", "1", "sh", "-c", script)
+    assert result.returncode == 0
+    assert gone(int(note.read_text()))
+
+
+def test_what_a_worker_left_behind_does_not_stay_as_a_zombie():
+    left = "pid=$(sh -c 'sleep 0.1 >/dev/null & echo $!'); for i in $(seq 400); do"
+    script = f"{left} [ -d /proc/$pid ] || exit 0; sleep 0.05; done; exit 3"
+    assert deftrun("-np", "1", "sh", "-c", script).returncode == 0
+
+
 def test_a_command_that_does_not_exist_is_named():
     result = deftrun("-np", "2", "/no/such/program")
     assert result.returncode == 1

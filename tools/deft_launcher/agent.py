@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from deft_launcher import arguments, wire
+from deft_launcher import arguments, strays, wire
 from deft_launcher.child import IGNORED_BY_AGENT, Child, ask
 
 PORT_TRIES = 5
@@ -259,6 +259,9 @@ class Agent:
 
     # --- what happens
 
+    def children(self) -> list[Child]:
+        return [*self.workers, *([self.daemon] if self.daemon else [])]
+
     def watch(self, child: Child) -> None:
         for output in child.outputs:
             if not output.closed:
@@ -273,7 +276,8 @@ class Agent:
 
     def reap(self) -> None:
         """Reports the children that ended, after all that they wrote."""
-        for child in [*self.workers, *([self.daemon] if self.daemon else [])]:
+        children = self.children()
+        for child in children:
             if child.reported or child.process.poll() is None:
                 continue
             for output in child.outputs:
@@ -284,6 +288,7 @@ class Agent:
                 self.report("exit", rank=child.rank, status=status, tail=child.tail)
             elif not self.going:
                 self.report("failed", what=f"its deftd {wire.exit_text(status)}", tail=child.tail)
+        strays.bury(children)
 
     def handle(self, message: dict) -> None:
         action = message.get("do")
@@ -321,12 +326,13 @@ class Agent:
             self.reap()
 
     def end(self) -> None:
-        """Ends the workers, then the daemon: asks, waits, kills; then removes the folder."""
+        """Ends the workers, what they left behind, and the daemon: asks, waits, kills. Then removes the folder."""
         grace = float(self.plan.get("grace", DAEMON_GRACE))
         if self.asked:
             self.wait_for(self.workers, grace)
             grace = 0.0
         self.end_children(self.workers, grace)
+        strays.end(self.children(), lambda: self.hear() and self.at_once)
         if self.daemon:
             self.end_children([self.daemon], DAEMON_GRACE, WRITING_GRACE)
         if self.folder:
@@ -363,6 +369,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     agent = Agent()
+    strays.adopt()
     try:
         agent.run()
     except Exception as error:

@@ -19,7 +19,7 @@ from deft_launcher.arguments import Run
 from deft_launcher.hosts import Node, UsageError
 
 SETTLE_SECONDS = 0.2  # failures that follow from the first one may be seen before it
-LEAVE_SECONDS = 8  # what an agent needs beyond the grace to go
+LEAVE_SECONDS = 12  # what an agent needs beyond the grace to go
 WRITING_SECONDS = 20  # and its daemon may need more to finish traces
 KILL_SECONDS = 5  # what an agent needs to kill all that it started
 SLURM_STEP = re.compile(r"slurm-\d+\.\d+")  # deploy/slurm-task-prolog names so what may start several runs
