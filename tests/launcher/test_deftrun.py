@@ -343,6 +343,16 @@ def test_a_reader_that_goes_ends_the_run_and_the_workers_have_the_grace(tmp_path
     assert run.wait(timeout=240) == 1 and saved.exists()
 
 
+def test_an_interrupt_while_the_launcher_loads_its_modules_is_no_traceback(tmp_path, monkeypatch):
+    (tmp_path / "shlex.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = start("-np", "1", "true")
+    assert run.stdout.readline() == "loading\n"
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=240)
+    assert (run.returncode, errors) == (-signal.SIGINT, "")
+
+
 @pytest.fixture
 def slow_daemon(tmp_path):
     """A deftrun whose deftd never becomes usable, and the file to which that deftd writes its agent's process."""

@@ -363,5 +363,3 @@ def main(words: list[str]) -> int:
     except UsageError as error:
         print(f"deftrun: {error} (see deftrun --help)", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # before anything is started
-        return 130

@@ -1,8 +1,12 @@
 """The programs of the wheel: deft, deftd and deftrun become commands of the environment that it is installed into."""
 
 import os
+import signal
 import sys
 from pathlib import Path
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as tools/deftrun does
 
 from deft_launcher import agent, launch
 
