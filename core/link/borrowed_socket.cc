@@ -1,11 +1,14 @@
 #include "core/link/borrowed_socket.h"
 
+#include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
 #include <cstddef>
 #include <cstring>
 #include <optional>
+
+#include "core/base/descriptor.h"
 
 namespace deft::link {
 namespace {
@@ -32,6 +35,11 @@ std::optional<sockaddr_storage> end_of(int fd, NameOf name_of) {
   return name;
 }
 
+bool is_same(const BorrowedSocket& socket, int fd) {
+  const auto own = end_of(fd, getsockname), other = end_of(fd, getpeername);
+  return own && other && same_end(*own, socket.own) && same_end(*other, socket.other);
+}
+
 }  // namespace
 
 BorrowedSocket borrow_socket(std::uint32_t peer, int fd) {
@@ -41,9 +49,22 @@ BorrowedSocket borrow_socket(std::uint32_t peer, int fd) {
   return socket;
 }
 
+std::optional<std::uint64_t> received_bytes(const BorrowedSocket& socket) {
+  if (!is_same(socket, socket.fd)) return std::nullopt;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(socket.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
+  return info.tcpi_bytes_received;
+}
+
+// Through a descriptor of its own, which nobody closes between the two looks.
+void shut_down(const BorrowedSocket& socket) {
+  const Descriptor own(fcntl(socket.fd, F_DUPFD_CLOEXEC, 0));
+  if (own.valid() && is_same(socket, own.get())) ::shutdown(own.get(), SHUT_RDWR);
+}
+
 void add_kernel_traffic(const BorrowedSocket& socket, PeerTraffic& sum) {
-  const auto own = end_of(socket.fd, getsockname), other = end_of(socket.fd, getpeername);
-  if (!own || !other || !same_end(*own, socket.own) || !same_end(*other, socket.other)) return;
+  if (!is_same(socket, socket.fd)) return;
   tcp_info info{};
   socklen_t size = sizeof info;
   if (getsockopt(socket.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "core/link/traffic.h"
 
@@ -22,6 +23,12 @@ struct BorrowedSocket {
 };
 
 BorrowedSocket borrow_socket(std::uint32_t peer, int fd);
+
+// What the kernel has received on it. Nothing: the connection has been closed.
+std::optional<std::uint64_t> received_bytes(const BorrowedSocket& socket);
+
+// Ends the connection, which its owner then notices. A closed one: nothing.
+void shut_down(const BorrowedSocket& socket);
 
 // Adds the acknowledged bytes, the time in which some were not acknowledged, and the packets sent again, and takes the
 // least round trip. A closed connection adds nothing.

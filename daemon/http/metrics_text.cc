@@ -67,7 +67,7 @@ constexpr std::array kFamilies = {
     Family{"deft_callbacks_failed_total", kCounter, kDaemon, "/callbacks_failed", 1, "Callbacks that threw: each failed one session or job."},
     Family{"deft_control_messages_rejected_total", kCounter, kDaemon, "/control_messages_rejected", 1, "Messages of other daemons that were wrong, of another version, or of a stranger."},
     Family{"deft_control_messages_unclaimed_total", kCounter, kDaemon, "/control_messages_unclaimed", 1, "Messages of other daemons for jobs that do not run here."},
-    Family{"deft_control_messages_dropped_total", kCounter, kReason, "/control_drops", 1, "What came to the control port and was dropped, by reason. key and handshake: connections without the key, or of no ZeroMQ."},
+    Family{"deft_control_messages_dropped_total", kCounter, kReason, "/control_drops", 1, "What came to the control port and was dropped, by reason. key and handshake: connections without the key, or of no ZeroMQ. endless: connections that were ended because a message had no end."},
     Family{"deft_clients_refused_total", kCounter, kRefusal, "/count", 1, "Clients on the unix socket that were refused or dropped, by user and reason."},
     Family{"deft_ring_overflows_total", kCounter, kDaemon, "/rings/overflows", 1, "Completions that found a worker's ring full, and waited in the daemon."},
     Family{"deft_ring_drops_total", kCounter, kReason, "/rings/drops", 1, "Workers that were dropped because of their rings, by reason. unread: too many completions waited. Also in deft_clients_refused_total, by user."},

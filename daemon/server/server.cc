@@ -35,12 +35,13 @@ std::uint64_t memory_limit(std::uint64_t configured_bytes) {
 }
 
 nlohmann::json control_drops(const ControlPlane& control, const ControlInbox::Drops& drops) {
-  return {{"unreadable", control.rejected_messages() + drops.unreadable},
+  return {{"unreadable", control.refused().messages + drops.unreadable},
           {"version", drops.other_version},
           {"stranger", drops.stranger},
           {"unclaimed", drops.unclaimed},
-          {"key", control.locked_out()},
-          {"handshake", control.failed_handshakes()}};
+          {"key", control.refused().locked_out},
+          {"handshake", control.refused().handshakes},
+          {"endless", control.refused().endless}};
 }
 
 nlohmann::json ring_status() {
@@ -179,7 +180,7 @@ std::string Server::session_status(uid_t user) {
                       {"users", users_.quotas->status(only)},
                       {"accept_failures", acceptor_.failures()},
                       {"callbacks_failed", failed_callbacks()},
-                      {"control_messages_rejected", control_->rejected_messages() + inbox_.rejected()},
+                      {"control_messages_rejected", control_->refused().messages + inbox_.rejected()},
                       {"control_messages_unclaimed", inbox_.unclaimed()},
                       {"control_drops", control_drops(*control_, inbox_.drops())},
                       {"link_strangers", link_strangers()},

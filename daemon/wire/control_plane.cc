@@ -25,6 +25,9 @@ constexpr std::size_t kBytesARound = 8 << 20;  // of a socket, likewise; one mes
 constexpr int kUnreadMessages = 4096;          // of one peer; its further messages wait on its side
 constexpr int kUnsentMessages = 65536;         // to one peer, which does not read them
 constexpr TimeUs kResolveAgainUs = 1'000'000;
+constexpr TimeUs kUnfinishedUs = 100'000;  // between looks; a stranger on loopback brings some 300 MB meanwhile
+constexpr link::UnfinishedMessages::Limits kMostUnfinished{.of_one = 2 * kMaxMessageBytes,
+                                                           .of_all = 8 * kMaxMessageBytes};
 constexpr std::string_view kInternet = "tcp://";
 constexpr int kLowDelay = 0x10;  // IPTOS_LOWDELAY
 
@@ -67,7 +70,7 @@ std::string address_of(const std::string& host) {
 }  // namespace
 
 ControlPlane::ControlPlane(Reactor& reactor, link::CurveKey key)
-    : reactor_(reactor), router_(context_, zmq::socket_type::router), guard_{std::move(key), {}, {}} {}
+    : reactor_(reactor), router_(context_, zmq::socket_type::router), guard_{std::move(key), {}, {}, 0, {}} {}
 
 Result<std::unique_ptr<ControlPlane>> ControlPlane::open(Reactor& reactor, const Options& options) {
   auto key = link::CurveKey::read(options.secret_file);
@@ -80,6 +83,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::open(Reactor& reactor, const
 
 ControlPlane::~ControlPlane() {
   if (poller_ != 0) reactor_.remove_poller(poller_);
+  reactor_.cancel(guard_.look);
   for (auto& [peer, dealer] : dealers_) reactor_.unwatch(dealer.socket.get(zmq::sockopt::fd));
   reactor_.unwatch(router_.get(zmq::sockopt::fd));
   if (guard_.watch.socket()) reactor_.unwatch(guard_.watch.socket().get(zmq::sockopt::fd));
@@ -98,6 +102,8 @@ Result<void> ControlPlane::listen(const std::string& address) {
     guard_.watch.open(context_, router_, "inproc://deft-control-connections");
     watch(guard_.watch.socket());
     router_.bind(*endpoint);
+    const auto place = split(router_.get(zmq::sockopt::last_endpoint).substr(kInternet.size()));
+    if (place) guard_.port = parse_whole<std::uint16_t>(place->port).value_or(0);
     watch(router_);
   } catch (const zmq::error_t& error) {
     return fail(error.num() == EADDRINUSE ? ErrorKind::kExhausted : ErrorKind::kInvalid,
@@ -139,7 +145,7 @@ Result<Peer> ControlPlane::connect(const std::string& address, uid_t user) {
                 "DEFT_LEADER is host:port with an IPv4 address, or with a name that has one");
   const Peer peer = "to " + address + " #" + std::to_string(next_dealer_++);
   try {
-    Dealer dealer{zmq::socket_t(context_, zmq::socket_type::dealer), {}};
+    Dealer dealer{zmq::socket_t(context_, zmq::socket_type::dealer), {}, *parse_whole<std::uint16_t>(place->port)};
     zmq::socket_t& socket = dealer.socket;
     set_up(socket);
     guard_.key.guard_caller(socket);
@@ -220,9 +226,10 @@ bool ControlPlane::drain() {
   bool any = guard_.gate.is_open() && drain_gate();
   const auto handshakes = guard_.watch.turn();
   refused_.handshakes += handshakes.failed;
+  watch_messages_of(handshakes.connected, guard_.port);
   any |= handshakes.failed + handshakes.ended > 0;
   if (handshakes.failed > 0)
-    if (const auto left_out = refused_.lines.admit(reactor_.now_us()))
+    if (const auto left_out = lines_.refused.admit(reactor_.now_us()))
       LOG(WARNING) << "a connection to the control port ended before a message could pass: it is of a daemon that has "
                       "another key "
                       "(secret_file) than this one, or of which only one has a key; or of no daemon"
@@ -248,6 +255,7 @@ bool ControlPlane::drain_router() {
       bytes += payload.size();
       ++parts;
     }
+    guard_.unfinished.delivered(payload);
     if (parts == 2) {
       deliver(Peer(identity.data<char>(), identity.size()), payload);
     } else {
@@ -268,8 +276,8 @@ bool ControlPlane::is_nowhere(const Peer& peer) const {
 }
 
 void ControlPlane::watch_handshakes(Dealer& dealer) {
-  if (!dealer.watch.socket()) return;
   const auto handshakes = dealer.watch.turn();
+  watch_messages_of(handshakes.connected, dealer.port);
   if (handshakes.failed + handshakes.done > 0) dealer.locked_out = handshakes.done == 0;
 }
 
@@ -283,7 +291,7 @@ bool ControlPlane::drain_dealer(const Peer& peer, Dealer& dealer) {
          dealer.socket.recv(payload, zmq::recv_flags::dontwait)) {
     ++received;
     bytes += payload.size();
-    dealer.watch.close();
+    if (!payload.more()) guard_.unfinished.delivered(payload);
     deliver(name, payload);
   }
   return received > 0;
@@ -294,11 +302,31 @@ void ControlPlane::deliver(const Peer& from, const zmq::message_t& message) {
   if (on_message) on_message(from, {message.data<std::byte>(), message.size()});
 }
 
+void ControlPlane::watch_messages_of(const std::vector<int>& connections, std::uint16_t port) {
+  for (const int fd : connections) guard_.unfinished.connected(fd, port);
+  if (guard_.look != 0 || guard_.unfinished.empty()) return;
+  // The timer is for all connections: it does not belong to the job whose connection came first.
+  run_for({}, "a look at unfinished messages",
+          [this] { guard_.look = reactor_.after(kUnfinishedUs, [this] { end_endless_messages(); }); });
+}
+
+void ControlPlane::end_endless_messages() {
+  name_callback("a look at unfinished messages");
+  guard_.look = 0;
+  const unsigned ended = guard_.unfinished.end_those_above(kMostUnfinished);
+  refused_.endless += ended;
+  if (ended > 0)
+    if (const auto left_out = lines_.refused.admit(reactor_.now_us()))
+      LOG(WARNING) << "a control connection was ended: it has sent " << (kMostUnfinished.of_one >> 20)
+                   << " MiB, or less beside others, and no whole message" << RateLimit::describe(*left_out);
+  watch_messages_of({}, 0);
+}
+
 bool ControlPlane::drain_gate() {
   const auto turn = guard_.gate.turn();
   refused_.locked_out += turn.refused;
   if (turn.refused > 0)
-    if (const auto left_out = refused_.lines.admit(reactor_.now_us()))
+    if (const auto left_out = lines_.refused.admit(reactor_.now_us()))
       LOG(WARNING) << "a daemon with another secret was refused" << RateLimit::describe(*left_out);
   return turn.admitted + turn.refused > 0;
 }

@@ -22,6 +22,7 @@
 #include "core/base/status.h"
 #include "core/link/curve/curve_key.h"
 #include "core/link/curve/handshake_watch.h"
+#include "core/link/curve/unfinished_messages.h"
 #include "daemon/base/rate_limit.h"
 #include "daemon/base/reactor.h"
 #include "daemon/wire/messages.h"
@@ -66,11 +67,13 @@ class ControlPlane final : public ControlPort {
   // A message could not be queued for this peer, which has not read tens of thousands: what follows it makes no sense any more.
   std::function<void(const Peer& to)> on_stuck;
 
-  // Messages that had not the two parts of a ROUTER's.
-  [[nodiscard]] std::uint64_t rejected_messages() const { return refused_.messages; }
-  // Connections that did not hold the key, or did not get through ZeroMQ's greeting.
-  [[nodiscard]] std::uint64_t locked_out() const { return refused_.locked_out; }
-  [[nodiscard]] std::uint64_t failed_handshakes() const { return refused_.handshakes; }
+  struct Refused {
+    std::uint64_t messages = 0;    // had not the two parts of a ROUTER's
+    std::uint64_t locked_out = 0;  // connections that did not hold the key
+    std::uint64_t handshakes = 0;  // connections that did not get through ZeroMQ's greeting
+    std::uint64_t endless = 0;     // connections whose message had no end
+  };
+  [[nodiscard]] const Refused& refused() const { return refused_; }
 
  private:
   ControlPlane(Reactor& reactor, link::CurveKey key);
@@ -83,14 +86,17 @@ class ControlPlane final : public ControlPort {
   bool drain_router();
   struct Dealer {
     zmq::socket_t socket;
-    link::HandshakeWatch watch;  // open until the first message comes
+    link::HandshakeWatch watch;
+    std::uint16_t port = 0;  // of the other daemon
     bool locked_out = false;
     bool has_address = false;  // without one ZeroMQ has no queue for it, and takes no message
   };
   bool drain_dealer(const Peer& peer, Dealer& dealer);
-  static void watch_handshakes(Dealer& dealer);
+  void watch_handshakes(Dealer& dealer);
   void deliver(const Peer& from, const zmq::message_t& message);
   bool drain_gate();
+  void watch_messages_of(const std::vector<int>& connections, std::uint16_t port);
+  void end_endless_messages();
 
   Reactor& reactor_;
   zmq::context_t context_{1};
@@ -100,16 +106,15 @@ class ControlPlane final : public ControlPort {
     link::CurveKey key;    // empty: unguarded
     link::CurveGate gate;  // open only with a key
     link::HandshakeWatch watch;
+    std::uint16_t port = 0;  // at which the router listens
+    link::UnfinishedMessages unfinished;
+    Reactor::TimerId look = 0;  // at these; 0: there is no connection
   };
   Guard guard_;
   std::uint64_t next_dealer_ = 1;
-  struct Refused {
-    std::uint64_t messages = 0, locked_out = 0, handshakes = 0;
-    RateLimit lines;
-  };
   Refused refused_;
   struct LogLines {  // that users and strangers can cause
-    RateLimit unknown_names, unsent;
+    RateLimit unknown_names, unsent, refused;
   };
   LogLines lines_;
   Reactor::PollerId poller_ = 0;

@@ -152,7 +152,7 @@ TEST(ControlPlane, ADaemonKnowsThatAnotherKeyKeepsItOut) {
     (*follower)->send(*peer, "hello");
     const TimeUs until_us = reactor.now_us() + 60'000'000;
     std::function<void()> look = [&] {
-      const bool known = heard || ((*follower)->is_locked_out(*peer) && (*leader)->failed_handshakes() > 0);
+      const bool known = heard || ((*follower)->is_locked_out(*peer) && (*leader)->refused().handshakes > 0);
       if (known || reactor.now_us() > until_us) return reactor.stop();
       reactor.after(1'000, look);
     };

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 #include <zmq.hpp>
 
 #include "core/link/curve/socket_monitor.h"
@@ -23,9 +24,10 @@ class HandshakeWatch {
   [[nodiscard]] zmq::socket_t& socket() { return monitor_.socket(); }
 
   struct Turn {
-    unsigned failed = 0;  // connections that were dropped before a message could pass
-    unsigned done = 0;    // connections by which messages can pass
-    unsigned ended = 0;   // connections
+    unsigned failed = 0;              // connections that were dropped before a message could pass
+    unsigned done = 0;                // connections by which messages can pass
+    unsigned ended = 0;               // connections
+    std::vector<int> connected = {};  // descriptors of new connections
   };
   Turn turn();
 
