@@ -79,7 +79,7 @@ std::optional<ServerConnection::Message> ServerConnection::receive() {
       return std::nullopt;
     }
     answered_ = true;
-    if (header->kind == Kind::kResult && !ended_) {
+    if (header->kind == Kind::kResult) {  // also if it came just before the end
       if (unanswered_ > 0) --unanswered_;
       ++taken_;
       return Message{*header, std::move(payload)};
