@@ -146,6 +146,17 @@ TEST_P(ObservedLinks, EachSendOfTheOtherCollectivesHasItsReceive) {
   EXPECT_EQ(broadcast.at(SegmentPart::kBlock), 4 * kLarge * (kNodes - 1));
 }
 
+// Each of the others gets a part of it, and passes it on.
+TEST(ObservedGloo, ALargeBroadcastLeavesItsRootOnce) {
+  for (const std::size_t count : {kLarge, std::size_t{20} << 20}) {
+    const Logs logs = observed(Backend{"gloo"}, count, broadcast_of);
+    std::uint64_t bytes = 0;
+    for (const SegmentMove& move : logs[1]->moves(true)) bytes += move.bytes;
+    EXPECT_EQ(bytes, 4 * count);
+    matched(logs);
+  }
+}
+
 class ObservedServers : public BackendTest {};
 INSTANTIATE_TEST_SUITE_P(Links, ObservedServers, ::testing::Values(Backend{"ps"}), name_of);
 

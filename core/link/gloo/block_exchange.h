@@ -1,13 +1,16 @@
-// An all-gather or a broadcast over a mesh: this node's block goes to all peers, and theirs come here.
+// An all-gather or a broadcast over a mesh. In an all-gather each node's block goes to all peers, and theirs come here. The block of a
+// broadcast leaves its root once, if it is large: each of the others gets a part of it, and passes that on while the next one comes.
 //
 //   BlockExchange exchange(mesh, request, number);   // begins to send and to receive
 //   exchange.wait();                                 // until all have come and all are sent
 //
-// Each peer has buffers of its own, so that a failure names a peer. Both throw a PeerFailure.
+// Each message has a buffer of its own, so that a failure names a peer. Both throw a PeerFailure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/link/gloo/mesh.h"
@@ -25,18 +28,26 @@ class BlockExchange {
   void wait();
 
  private:
-  struct Transfer {
+  struct Message {
     std::uint32_t peer;
-    std::size_t bytes;
+    std::uint32_t round;
+    std::span<std::byte> data;
     MoveTimer timer;
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   };
-  void tell(const Transfer& transfer, bool is_sent) const;
+  void exchange_blocks(const WorkRequest& request);
+  void spread_parts(const WorkRequest& request);
+  Message begin(std::uint32_t peer, std::uint32_t round, std::span<std::byte> data, bool is_sent);
+  void end(const Message& message, bool is_sent) const;
 
+  Mesh& mesh_;
   const std::uint64_t request_;  // its id
   const std::shared_ptr<SegmentObserver> observer_;
-  std::vector<Transfer> receives_;
-  std::vector<Transfer> sends_;
+  const std::uint64_t tag_;  // of the first round
+  std::vector<Message> receives_;
+  std::vector<Message> passed_on_;  // receives of the own parts of a broadcast, in their order
+  std::vector<Message> sends_;
+  std::vector<std::uint32_t> next_;  // the peers to which own parts go
 };
 
 }  // namespace deft::link::gloo_backend
