@@ -28,8 +28,8 @@ std::vector<NicFacts> nics_of_links(const std::string& grammar) {
   std::vector<std::string> names;
   if (const auto links = link::resolve_links(grammar, true))
     for (const auto& spec : *links)
-      if (spec.backend != "ps" && std::ranges::find(names, spec.interface) == names.end())
-        names.push_back(spec.interface);
+      for (const std::string& name : nics_of(spec))
+        if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   std::vector<NicFacts> nics = nic_facts(names);
   std::erase_if(nics, [](const NicFacts& nic) { return nic.loopback; });
   return nics;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/base/descriptor.h"
 #include "tools/program_output.h"
@@ -93,6 +94,14 @@ std::vector<NicFacts> nic_facts(std::span<const std::string> names) {
     all.push_back(std::move(nic));
   }
   return all;
+}
+
+std::vector<std::string> nics_of(const link::LinkSpec& spec) {
+  std::vector<std::string> names;
+  if (spec.backend == "ps") return names;
+  std::istringstream list(spec.interface);
+  for (std::string name; std::getline(list, name, '+');) names.push_back(name);
+  return names;
 }
 
 }  // namespace deft::tools

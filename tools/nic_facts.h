@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/link/group.h"
+
 namespace deft::tools {
 
 struct NicFacts {
@@ -22,5 +24,8 @@ struct NicFacts {
 
 // Facts about those of these NICs that exist. `ip` and `tc` (iproute2) tell them. Without both, only MTU, speed and duplex mode are known.
 std::vector<NicFacts> nic_facts(std::span<const std::string> names);
+
+// The names of a link's NICs: gloo:eth0 has one, nccl:eth0+eth1 two. None of parameter servers, and where the backend chooses itself.
+std::vector<std::string> nics_of(const link::LinkSpec& spec);
 
 }  // namespace deft::tools

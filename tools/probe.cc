@@ -3,6 +3,7 @@
 // One process a node takes part (local rank 0; the others end at once). They meet in rank 0's store, and then run the same
 // list of measurements one after the other, so that none disturbs another: link by link, pair by pair.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -129,8 +130,8 @@ Result<void> Probe::meet(std::vector<link::LinkSpec> specs) {
   specs_ = std::move(specs);
   ProbeNode own{placement_.rank, host_name(), {}, {}, {}, {}, encrypts_};
   for (const auto& spec : specs_) {
-    const auto nic = nic_facts({&spec.interface, 1});
-    own.mtus.push_back(nic.empty() ? 0 : nic.front().mtu);
+    const auto nics = nic_facts(nics_of(spec));
+    own.mtus.push_back(nics.empty() ? 0 : std::ranges::min(nics, {}, &NicFacts::mtu).mtu);
     own.links.push_back(spec.name());
     own.addresses.push_back(spec.address);
     own.common.push_back(spec.common());

@@ -18,7 +18,7 @@ struct ProbeNode {
   std::vector<std::string> links;      // the names of the links, as this node resolved them
   std::vector<std::string> addresses;  // [link]
   std::vector<std::string> common;     // facts that must be the same on all nodes
-  std::vector<int> mtus;               // [link], of the link's NIC; 0: not known
+  std::vector<int> mtus;               // [link], of the link's NIC, or the least of several; 0: not known
   bool encrypts = false;               // encrypt_gradients
 };
 

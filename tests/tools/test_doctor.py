@@ -51,6 +51,12 @@ def test_only_the_nics_of_the_links_are_looked_at():
     assert "MTU" not in doctor(script, links="gloo:lo")
 
 
+def test_all_nics_of_a_link_over_several_are_looked_at():
+    script = "nic eth0 10.1.0.1/24; nic eth1 10.2.0.1/24; ip link set eth1 mtu 600"
+    found = doctor(script, links="gloo:eth0,nccl:eth0,eth1")["MTU"]
+    assert (found["health"], found["found"]) == ("warn", "eth0 1500, eth1 600")
+
+
 def test_a_nic_that_tc_slows_down_is_named_with_what_to_type():
     slow = "tc qdisc add dev eth1 root tbf rate 10mbit burst 10kb latency 50ms"
     found = doctor(f"nic eth0 10.1.0.1/24; nic eth1 10.2.0.1/24; {slow}")["shaping"]
