@@ -14,6 +14,7 @@
 #include <set>
 
 #include "core/base/host_name.h"
+#include "core/base/numbers.h"
 #include "core/base/placement.h"
 #include "core/link/address.h"
 #include "core/link/backends.h"
@@ -26,6 +27,20 @@
 namespace deft::tools {
 namespace {
 
+constexpr const char* kUsage =
+    "usage: deft probe [--json] [--output FILE] [--seconds S] [--port N] [any option]\n"
+    "\n"
+    "Measures latency and throughput of every link (DEFT_LINKS) between all nodes, and of all links at once. One "
+    "process "
+    "a node\n"
+    "takes part, so start it as the job is started: deftrun -np 2 --nodes 2 deft probe\n"
+    "\n"
+    "  --json          JSON instead of the table\n"
+    "  --output FILE   writes the JSON to FILE, too: rank 0 does. DEFT_LINK_COSTS and deft simulate --link-costs read "
+    "it\n"
+    "  --seconds S     how long each link is measured between two nodes; 0.5\n"
+    "  --port N        where the processes meet on rank 0's node: the same for all. Else the port behind the leader's\n"
+    "  any option      as --links=gloo:eth0 (deft options lists them)\n";
 constexpr TimeUs kPartingUs = 2'000'000;
 
 struct ProbeOptions {
@@ -35,29 +50,19 @@ struct ProbeOptions {
   double seconds = 0.5;
 };
 
-// Takes `flag VALUE` or `flag=VALUE` out of the arguments.
-Result<std::string> take_value(std::vector<std::string>& arguments, const std::string& flag, std::string otherwise) {
-  for (auto it = arguments.begin(); it != arguments.end(); ++it) {
-    if (it->starts_with(flag + "=")) {
-      otherwise = it->substr(flag.size() + 1);
-      arguments.erase(it);
-      return otherwise;
-    }
-    if (*it != flag) continue;
-    if (it + 1 == arguments.end()) return fail(ErrorKind::kInvalid, flag + " needs a value", "see deft --help");
-    otherwise = *(it + 1);
-    arguments.erase(it, it + 2);
-    return otherwise;
-  }
-  return otherwise;
+Result<std::string> value_or(std::vector<std::string>& arguments, std::string_view flag, std::string otherwise) {
+  auto value = take_value(arguments, flag);
+  if (!value) return otherwise;
+  if (value->empty()) return fail(ErrorKind::kInvalid, std::string(flag) + " needs a value", "see deft probe --help");
+  return *std::move(value);
 }
 
 Result<ProbeOptions> parse(std::vector<std::string>& arguments) {
   ProbeOptions options;
   options.json = take_flag(arguments, "--json");
-  auto output = take_value(arguments, "--output", "");
-  auto port = take_value(arguments, "--port", "");
-  auto seconds = take_value(arguments, "--seconds", "0.5");
+  auto output = value_or(arguments, "--output", "");
+  auto port = value_or(arguments, "--port", "");
+  auto seconds = value_or(arguments, "--seconds", "0.5");
   for (const auto* value : {&output, &port, &seconds})
     if (!*value) return tl::unexpected(value->error());
   options.output = *output;
@@ -73,8 +78,12 @@ Result<ProbeOptions> parse(std::vector<std::string>& arguments) {
 Result<std::string> store_address(const std::string& leader, const std::string& port) {
   const auto colon = leader.rfind(':');
   const std::string text = port.empty() ? leader.substr(colon + 1) : port;
-  const int number = std::atoi(text.c_str()) + (port.empty() ? 1 : 0);
-  if (colon == std::string::npos || number < 1 || number > 65535)
+  const auto given = parse_whole<std::uint16_t>(text);
+  const int number = given ? *given + (port.empty() ? 1 : 0) : 0;
+  const bool is_port = number >= 1 && number <= 65535;
+  if (!port.empty() && !is_port)
+    return fail(ErrorKind::kInvalid, "--port " + port + " is no port", "give a number from 1 to 65535");
+  if (colon == std::string::npos || !is_port)
     return fail(ErrorKind::kInvalid, "no port beside the leader '" + leader + "'", "give all processes one: --port N");
   return leader.substr(0, colon + 1) + std::to_string(number);
 }
@@ -333,6 +342,10 @@ Result<int> report(const Probe& probe, const std::vector<ProbeRow>& rows, const 
 
 Result<int> run_probe(Arguments given) {
   std::vector<std::string> arguments(given.begin(), given.end());
+  if (take_flag(arguments, "--help") || take_flag(arguments, "-h")) {
+    std::fputs(kUsage, stdout);
+    return kExitOk;
+  }
   const auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
   const auto config = load_config(arguments);

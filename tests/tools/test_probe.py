@@ -160,6 +160,19 @@ def test_only_one_process_a_node_measures():
     assert [node["rank"] for node in json.loads(results[0][1])["nodes"]] == [0, 2]
 
 
+@pytest.mark.parametrize("port", ["29x", "0", "65536"])
+def test_a_port_that_is_none_is_named(port):
+    (status, _, err) = finish([start(1, 2, "127.0.0.1:29610", "--port", port)])[0]
+    assert status == 2 and f"--port {port} is no port" in err
+
+
+def test_its_help_names_its_options():
+    result = subprocess.run([BIN / "deft", "probe", "--help"], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout.startswith("usage: deft probe")
+    for option in ("--json", "--output", "--seconds", "--port"):
+        assert f"\n  {option} " in result.stdout
+
+
 def test_a_process_alone_is_told_how_to_start():
     result = subprocess.run([BIN / "deft", "probe"], capture_output=True, text=True)
     assert result.returncode == 2
