@@ -22,8 +22,8 @@ struct Placement {
   std::uint32_t size = 1;
   std::uint32_t local_rank = 0;
   std::uint32_t local_size = 1;
-  std::string leader;              // host:port of the daemon on rank 0's node
-  std::string source = "nothing";  // the launcher whose variables were read, for errors
+  std::string leader;  // host:port of the daemon on rank 0's node
+  std::string source;  // the launcher whose variables were read, for errors; empty: none, so this worker is alone
 };
 
 // Looks up a variable by name; nullptr if it is not set.

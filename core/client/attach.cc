@@ -24,8 +24,8 @@ constexpr std::size_t kWelcomeDescriptors = 2;
 constexpr TimeUs kLinksPatienceUs = 5'000'000;  // they were sent together with WELCOME
 
 std::string who(const Placement& placement) {
-  return "rank " + std::to_string(placement.rank) + " of " + std::to_string(placement.size) + " (" + placement.source +
-         ")";
+  return "rank " + std::to_string(placement.rank) + " of " + std::to_string(placement.size) + " (" +
+         (placement.source.empty() ? "no launcher's variables are set" : placement.source) + ")";
 }
 
 // The daemon has another working directory.

@@ -97,6 +97,17 @@ TEST(Attach, TheDaemonsRefusalIsToldInFull) {
   EXPECT_EQ(refused(daemon, DEFT_EMISMATCH), "attach rank 0 of 1 (DEFT_RANK): here: rank 1 says 4 workers (do this)");
 }
 
+TEST(Attach, AWorkerThatNoLauncherHasStartedIsToldSo) {
+  ScriptedDaemon daemon([](Worker& worker) { worker.send_error(ErrorKind::kMismatch, "rank 1 says 4 workers"); });
+  const std::string socket = "socket=" + daemon.path();
+  const char* options[] = {socket.c_str(), nullptr};
+  deft_session* session = nullptr;
+  deft_error error{};
+  EXPECT_EQ(deft_open(options, &session, &error), DEFT_EMISMATCH);
+  EXPECT_EQ(std::string(error.message).rfind("attach rank 0 of 1 (no launcher's variables are set): ", 0), 0u)
+      << error.message;
+}
+
 TEST(Attach, AnotherProtocolVersionIsNamed) {
   ScriptedDaemon daemon([](Worker& worker) {
     worker.receive();
