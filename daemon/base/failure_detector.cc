@@ -2,6 +2,17 @@
 
 namespace deft::daemon {
 
+Error loss_of(const std::string& who, const std::string& how, const std::string& where) {
+  return {ErrorKind::kLost, who + " was lost" + (how.empty() ? "" : ": " + how),
+          "look at that node, its daemon's log, and the network between the nodes", where};
+}
+
+Error loss_by_silence(const std::string& who, TimeUs silent_us) {
+  Error error = loss_of(who, "");
+  error.what = who + " was lost: no sign of life for " + std::to_string(silent_us / 1000) + " ms";
+  return error;
+}
+
 bool FailureDetector::suspect(const Error& error, TimeUs now_us, Broken broken) {
   if (suspicion_ && (broken == Broken::kReplacedLink || !suspicion_->of_link())) return false;
   suspicion_ = {error, now_us, broken};

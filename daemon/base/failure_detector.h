@@ -11,12 +11,18 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace deft::daemon {
+
+// kLost: "node 1: host1 was lost: HOW". `where`: what happened first, if anything did.
+Error loss_of(const std::string& who, const std::string& how, const std::string& where = {});
+// HOW is the silence.
+Error loss_by_silence(const std::string& who, TimeUs silent_us);
 
 class FailureDetector {
  public:

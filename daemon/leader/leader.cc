@@ -249,13 +249,11 @@ void Leader::watch_nodes(TimeUs now_us) {
   // All answer, also the daemons whose workers have ended, and others stand in for the link.
   if (found->cause == Cause::kSuspicion && found->of_link) return detector_->forget_suspicion();
   if (found->cause == Cause::kSuspicion) return fail_job(found->suspicion);
-  Error error{ErrorKind::kLost, roster_.describe(found->peer),
-              "look at that node, its daemon's log, and the network between the nodes", found->suspicion.what};
-  if (found->cause == Cause::kSilent)
-    error.what += " was lost: no sign of life for " + std::to_string(found->silent_us / 1000) + " ms";
-  if (found->cause == Cause::kUnanswered) error.what += " was lost";
+  const std::string who = roster_.describe(found->peer);
+  Error error =
+      found->cause == Cause::kSilent ? loss_by_silence(who, found->silent_us) : loss_of(who, "", found->suspicion.what);
   if (found->cause == Cause::kEnded) {
-    error.what += " has ended, while others still need it";
+    error.what = who + " has ended, while others still need it";
     error.fix = "all ranks must run the same number of steps";
   }
   if (own && found->hears_nobody && found->cause != Cause::kEnded) {

@@ -278,13 +278,9 @@ void Job::watch_leader(TimeUs now_us) {
                  false);
     default: break;
   }
-  const std::string how = finding->cause == FailureDetector::Cause::kUnanswered
-                              ? finding->suspicion.message()
-                              : "no sign of life for " + std::to_string(finding->silent_us / 1000) + " ms";
-  end({ErrorKind::kLost,
-       "node 0: " + parts_->view->nodes()[0].host + ", the leader, was lost: " + how,
-       "look at that node, its daemon's log, and the network between the nodes",
-       {}},
+  const std::string who = "node 0: " + parts_->view->nodes()[0].host + ", the leader,";
+  end(finding->cause == FailureDetector::Cause::kUnanswered ? loss_of(who, finding->suspicion.message())
+                                                            : loss_by_silence(who, finding->silent_us),
       false);
 }
 

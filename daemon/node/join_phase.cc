@@ -56,13 +56,9 @@ void JoinPhase::watch_leader() {
   if (!heard_us_) return;
   const TimeUs silent_us = reactor_.now_us() - *heard_us_;
   if (silent_us <= members_.settings().silence_us()) return;
-  control_.end(
-      {ErrorKind::kLost,
-       "the leader at " + members_.identity().leader + " was lost while others were missing: no sign of life for " +
-           std::to_string(silent_us / 1000) + " ms",
-       "look at that node, its daemon's log, and the network between the nodes",
-       {}},
-      false);
+  Error error = loss_by_silence("the leader at " + members_.identity().leader, silent_us);
+  error.what += ", while other nodes were missing";
+  control_.end(error, false);
 }
 
 void JoinPhase::answered() {

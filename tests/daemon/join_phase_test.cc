@@ -80,7 +80,8 @@ TEST(JoinPhase, ALeaderThatIsLostWhileOthersAreMissingIsNamedLongBeforeTheDeadli
   daemon.advance(4 * kSecond);
   EXPECT_EQ(daemon.state(), "joining");
   daemon.advance(kSecond);
-  EXPECT_TRUE(says(daemon.end(), "the leader at 10.0.0.1:29610 was lost while others were missing"));
+  EXPECT_TRUE(says(daemon.end(), "the leader at 10.0.0.1:29610 was lost: no sign of life for"));
+  EXPECT_TRUE(says(daemon.end(), "while other nodes were missing"));
 }
 
 TEST(JoinPhase, LinksOpenWellWithinTheirTimeout) {
