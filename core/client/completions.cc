@@ -3,9 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
 #include <system_error>
 #include <utility>
+
+#include "core/base/signals.h"
 
 namespace deft::client {
 
@@ -46,21 +47,16 @@ Result<void> Completions::add(Watch watch) {
   return {};
 }
 
-// The thread inherits blocked signals: it never runs a handler of the program's.
 Result<void> Completions::start_thread() {
   if (thread_.joinable()) return {};
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Result<void> started;
+  const AllSignalsBlocked inherited_by_the_thread;
   try {
     thread_ = std::thread([this] { run(); });
     pthread_setname_np(thread_.native_handle(), "deft done");
   } catch (const std::system_error& e) {
-    started = fail(ErrorKind::kExhausted, std::string("cannot start the thread for callbacks: ") + e.what());
+    return fail(ErrorKind::kExhausted, std::string("cannot start the thread for callbacks: ") + e.what());
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  return {};
 }
 
 void Completions::run() {

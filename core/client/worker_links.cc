@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <system_error>
 
+#include "core/base/signals.h"
 #include "core/base/text.h"
 #include "core/ipc/wire.h"
 #include "core/link/segment_log.h"
-#include "core/link/signals.h"
 
 namespace deft::client {
 namespace {
@@ -97,7 +97,7 @@ void WorkerLinks::start_threads() {
   session_.on_failure([this](const Error& error) {
     for (const auto& runner : runners_) runner->link->abort(error.message());
   });
-  const link::AllSignalsBlocked inherited;
+  const AllSignalsBlocked inherited;
   for (const auto& runner : runners_) {
     runner->thread = std::thread([this, raw = runner.get()] { run(*raw); });
     pthread_setname_np(runner->thread.native_handle(), ("deft " + runner->link->name()).substr(0, 15).c_str());

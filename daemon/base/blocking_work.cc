@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <deque>
 #include <exception>
 #include <map>
@@ -14,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/signals.h"
 #include "daemon/base/user_threads.h"
 
 namespace deft::daemon {
@@ -105,21 +105,17 @@ struct BlockingWork::Shared {
     changed.notify_all();
   }
 
-  // False: the kernel gives no thread. The caller has counted it. A thread inherits blocked signals, so that it runs no handler.
+  // False: the kernel gives no thread. The caller has counted it.
   static bool start_thread(const std::shared_ptr<Shared>& shared) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = true;
+    const AllSignalsBlocked inherited_by_the_thread;
     try {
       std::thread thread([shared] { shared->serve(); });
       pthread_setname_np(thread.native_handle(), "deft blocking");
       thread.detach();
     } catch (const std::exception&) {  // no thread, or no memory for one
-      started = false;
+      return false;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return started;
+    return true;
   }
 };
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "core/base/signals.h"
 #include "core/link/link.h"
-#include "core/link/signals.h"
 #include "tests/fuzz/reached.h"
 #include "tests/fuzz_links/hostile_member.h"
 

@@ -16,7 +16,7 @@
 #include <zmq.hpp>
 
 #include "core/base/clock.h"
-#include "core/link/signals.h"
+#include "core/base/signals.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/die.h"
 #include "tests/fuzz/reached.h"
@@ -88,7 +88,7 @@ void require_sound_store(ProbeStore& rank, const std::string& value) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const deft::link::AllSignalsBlocked until_the_end;  // libFuzzer's alarm would interrupt ZeroMQ
+  const deft::AllSignalsBlocked until_the_end;  // libFuzzer's alarm would interrupt ZeroMQ
   static const std::string address = "127.0.0.1:" + std::to_string(20'000 + getpid() % 10'000);
   static const auto store = ProbeStore::open(address, true, kAnswerUs);
   static zmq::context_t context(1);

@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "core/base/descriptor.h"
+#include "core/base/signals.h"
 #include "core/link/link.h"
 #include "core/link/ps/wire.h"
 #include "core/link/rendezvous.h"
-#include "core/link/signals.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/die.h"
 #include "tests/fuzz/reached.h"
@@ -209,7 +209,7 @@ struct Requests {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const deft::link::AllSignalsBlocked until_the_end;  // libFuzzer's alarm would interrupt ZeroMQ
+  const deft::AllSignalsBlocked until_the_end;  // libFuzzer's alarm would interrupt ZeroMQ
   HostileServer server(Bytes({data, size}));
   const deft::link::LinkSpec spec{"ps", server.address(), ""};
   Requests requests;  // outlives the link, which writes there

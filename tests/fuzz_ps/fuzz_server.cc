@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "core/base/descriptor.h"
+#include "core/base/signals.h"
 #include "core/link/ps/parameter_server.h"
 #include "core/link/secret.h"
-#include "core/link/signals.h"
 #include "core/model/dtype.h"
 #include "tests/fuzz/bytes.h"
 #include "tests/fuzz/die.h"
@@ -214,7 +214,7 @@ void require_sound_link(zmq::context_t& context, const std::string& endpoint, co
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const deft::link::AllSignalsBlocked until_the_end;  // libFuzzer's alarm would interrupt ZeroMQ
+  const deft::AllSignalsBlocked until_the_end;  // libFuzzer's alarm would interrupt ZeroMQ
   static const RunningServer server;
   static zmq::context_t context(1);
   static std::uint64_t links = 0;  // no two inputs share a link

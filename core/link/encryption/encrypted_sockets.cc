@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
-#include "core/link/signals.h"
+#include "core/base/signals.h"
 
 namespace deft::link {
 namespace {

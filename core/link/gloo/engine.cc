@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/link/signals.h"
+#include "core/base/signals.h"
 
 namespace deft::link::gloo_backend {
 

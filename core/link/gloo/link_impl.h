@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "core/base/signals.h"
 #include "core/link/gloo/engine.h"
 #include "core/link/gloo/mesh.h"
 #include "core/link/link.h"
-#include "core/link/signals.h"
 #include "core/link/thread_clocks.h"
 #include "core/link/traffic.h"
 

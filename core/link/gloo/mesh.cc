@@ -10,10 +10,10 @@
 #include <cstring>
 #include <vector>
 
+#include "core/base/signals.h"
 #include "core/base/socket_priority.h"
 #include "core/link/address.h"
 #include "core/link/gloo/guarded_context.h"
-#include "core/link/signals.h"
 #include "core/link/try_threads.h"
 
 namespace deft::link::gloo_backend {

@@ -1,10 +1,10 @@
-#include "core/link/signals.h"
+#include "core/base/signals.h"
 
 #include <pthread.h>
 
 #include <ctime>
 
-namespace deft::link {
+namespace deft {
 namespace {
 
 bool sigpipe_pending() {
@@ -41,4 +41,4 @@ SigpipeBlocked::~SigpipeBlocked() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-}  // namespace deft::link
+}  // namespace deft

@@ -1,10 +1,13 @@
-// Keeps signals away from the threads of links, which must never run a handler of the program's, and from gloo. gloo writes to sockets
-// without MSG_NOSIGNAL, so a peer that closes its end would kill the process by SIGPIPE.
+// Keeps signals away from threads of Deft's, which must never run a handler of the program's, and from libraries that write to sockets
+// without MSG_NOSIGNAL, as gloo does: a peer that closes its end would kill the process by SIGPIPE.
+//
+//   const AllSignalsBlocked inherited;
+//   thread_ = std::thread(...);
 #pragma once
 
 #include <csignal>
 
-namespace deft::link {
+namespace deft {
 
 // Blocks every signal while it lives. Threads started meanwhile inherit that.
 class AllSignalsBlocked {
@@ -31,4 +34,4 @@ class SigpipeBlocked {
   bool was_pending_;
 };
 
-}  // namespace deft::link
+}  // namespace deft
