@@ -6,7 +6,7 @@
 //   0          64          SegmentHeader              the daemon, before it passes the descriptor; then only `heartbeats`
 //   64         192         RingControl of submission  tail: worker; head and sleeping: daemon
 //   256        4096 x 64   records of submission      worker: READY, STAGE, RAN, FLUSH, SEND_RESIDUALS, LAYER, MEMORY,
-//                                                     MEMORY_STEP, RELEASE
+//                                                     MEMORY_STEP, RELEASE, SEGMENT
 //   262,400    192         RingControl of completion  tail: daemon; head and sleeping: worker
 //   262,592    4096 x 64   records of completion      daemon: FINISH, OP_DONE, START, START_COLLECTIVE, PLAN,
 //                                                     PLAN_GENERATION, FAILED, TRACE_BEGAN, RELEASED
