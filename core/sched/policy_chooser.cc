@@ -150,7 +150,6 @@ void PolicyChooser::end_trial() {
 }
 
 void PolicyChooser::decide(const PolicyChoice& choice, model::PolicyReason why, std::string reason) {
-  choice_ = choice;
   change_ = PolicyChange{.choice = choice, .reason = std::move(reason), .why = why, .forecasts = forecasts_};
 }
 
@@ -180,9 +179,18 @@ void PolicyChooser::profile_measured(const model::Profile& profile, std::uint64_
                         setup_.overlaps_forward.value_or(stopwatch_.overlaps_forward()), tunes_sizes});
 }
 
+// A change that was decided by forecasts alone, and is not in force yet. Without its trial nobody would compare it.
+void PolicyChooser::drop_untested() {
+  if (!change_) return;
+  const bool is_untested =
+      change_->why == model::PolicyReason::kForecast || change_->why == model::PolicyReason::kLinkLost;
+  if (is_untested) change_.reset();
+}
+
 // Forecasts and measurements are of another network. The policy in force stays until there are new ones.
 void PolicyChooser::link_lost(model::LinkIndex link) {
   watch_.link_lost(link);
+  drop_untested();
   asked_.reset();
   forecasts_.clear();
   refused_.clear();
@@ -208,6 +216,7 @@ void PolicyChooser::sizes_changed(const LaunchSizes& sizes) {
 }
 
 void PolicyChooser::forget() {
+  drop_untested();
   asked_.reset();
   forecasts_.clear();
   trial_.reset();

@@ -93,6 +93,7 @@ class PolicyChooser {
   };
 
   void forget();
+  void drop_untested();
   void look_for_better(std::uint64_t step);
   void end_trial();
   void settle(std::uint64_t step);
@@ -103,7 +104,7 @@ class PolicyChooser {
   Setup setup_;
   PolicyStopwatch stopwatch_;
   ProfileWatch watch_;
-  PolicyChoice choice_;  // in force, or decided
+  PolicyChoice choice_;  // in force
   bool pinned_ = false;
   std::optional<plan::ReplanReason> asked_;  // why the selector was asked
   std::vector<PolicyForecast> forecasts_;    // the newest, until there is nothing more to try

@@ -191,6 +191,27 @@ TEST_F(Chooser, LooksAgainAtOnceWhereALinkIsLostInTheCourseOfATrial) {
   for (const auto& change : changes) EXPECT_THAT(change.reason, testing::Not(testing::HasSubstr("was no better")));
 }
 
+// Its trial was to compare it with steps of before the loss.
+TEST_F(Chooser, ADecisionThatIsNotInForceYetIsDroppedWhereALinkIsLostOrTheUserSetsSizes) {
+  play(8);
+  chooser->profile_measured(profile, step);
+  const auto decides = [&] {
+    chooser->stage_began(Stage::kForward, step++, now += 9000, 0);
+    return PolicyChooser(*chooser).take_change().has_value();
+  };
+  while (!decides()) ASSERT_LT(step, 60u);
+  PolicyChooser resized(*chooser);
+  resized.sizes_changed({8 << 10, 32 << 10});
+  EXPECT_FALSE(resized.take_change());
+  chooser->link_lost(1);
+  EXPECT_FALSE(chooser->take_change());
+  EXPECT_TRUE(chooser->wants_profile(step)) << "it looks again";
+  takes_us = {{"fifo", 18000}, {"bytescheduler", 10000}, {"p3", 9000}};
+  selector->told = {{other, 9500}, {urgent, 10500}, {first, 18000}};
+  play(60);
+  EXPECT_EQ(in_force, other);
+}
+
 TEST_F(Chooser, TheUsersChoiceStaysUntilTheUserGivesItBack) {
   chooser->pin(other);
   play(60);
