@@ -247,13 +247,14 @@ void MpiProcess::report_lost() {
   }
 }
 
-// False when the daemon has left.
+// False when the daemon has left. If the socket is full, news wait here: the daemon may itself wait until this process takes its commands.
 bool MpiProcess::report_to_daemon() {
   if (news_.empty()) return true;
   const std::size_t count = std::min(news_.size(), kMaxRecords);
-  const bool told = send(arguments_.data_fd, news_.data(), count * sizeof(News), MSG_NOSIGNAL) > 0;
+  if (send(arguments_.data_fd, news_.data(), count * sizeof(News), MSG_NOSIGNAL | MSG_DONTWAIT) <= 0)
+    return errno == EAGAIN || errno == EINTR;
   news_.erase(news_.begin(), news_.begin() + static_cast<std::ptrdiff_t>(count));
-  return told;
+  return true;
 }
 
 bool MpiProcess::is_idle() const {
@@ -265,6 +266,7 @@ void MpiProcess::nap(bool watch_daemon) {
   const Us us = std::clamp(quiet / 16, kShortestNapUs, is_idle() && watch_daemon ? kIdleNapUs : kLongestNapUs);
   const timespec time{us / 1'000'000, us % 1'000'000 * 1000};
   pollfd daemon{watch_daemon ? arguments_.data_fd : -1, POLLIN, 0};
+  if (!news_.empty()) daemon.events |= POLLOUT;
   ppoll(&daemon, 1, &time, nullptr);
 }
 
