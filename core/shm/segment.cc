@@ -145,14 +145,20 @@ void Segment::discard() const {
                               static_cast<off_t>(region_.get_size())));
 }
 
-// A private mapping of the same file takes the place at once. Then each page is written, so that the kernel copies it. A byte that another
-// thread writes meanwhile stays, because the write is atomic and changes nothing. Compilers leave out a fetch_or(0), but not this.
+// A private mapping of the same file takes the place at once. It is made elsewhere and moved, because mmap removes what is in its place
+// before it finds that memory is short. Then each page is written, so that the kernel copies it. A byte that another thread writes
+// meanwhile stays, because the write is atomic and changes nothing. Compilers leave out a fetch_or(0), but not this.
 Result<void> Segment::become_private() const {
   if (auto room = check_room("a copy of " + std::to_string(bytes()) + " bytes of shared memory", bytes(), 0); !room)
     return room;
-  constexpr int kFlags = MAP_PRIVATE | MAP_FIXED;
-  if (mmap(data(), bytes(), PROT_READ | PROT_WRITE, kFlags, descriptor_.get(), 0) == MAP_FAILED)
-    return failed("cannot copy " + std::to_string(bytes()) + " bytes of shared memory", errno);
+  void* const made = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor_.get(), 0);
+  const bool is_moved =
+      made != MAP_FAILED && mremap(made, bytes(), bytes(), MREMAP_MAYMOVE | MREMAP_FIXED, data()) != MAP_FAILED;
+  if (!is_moved) {
+    const int error = errno;
+    if (made != MAP_FAILED) munmap(made, bytes());
+    return failed("cannot copy " + std::to_string(bytes()) + " bytes of shared memory", error);
+  }
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   for (std::uint64_t at = 0; at < bytes(); at += page) {
     const std::atomic_ref first(*reinterpret_cast<unsigned char*>(data() + at));
