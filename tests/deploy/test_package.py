@@ -70,7 +70,7 @@ def test_it_has_all_that_a_node_needs(unpacked):
     assert [name for name in (*programs, *package, *others, *pages) if not (unpacked / name).is_file()] == []
     unit = (unpacked / "lib/systemd/system/deftd.service").read_text()
     assert "StartLimitIntervalSec=0\n" in unit.split("[Service]")[0], "systemd reads it in [Unit] alone"
-    assert "ExecStart=/usr/bin/deftd " in unit and "--flag-file=/etc/deft/deftd.conf" in unit
+    assert 'ExecStart="/usr/bin/deftd" ' in unit and '"--flag-file=/etc/deft/deftd.conf"' in unit
     assert (unpacked / "DEBIAN/conffiles").read_text() == "/etc/deft/deftd.conf\n"
     assert run(unpacked / "usr/bin/deftd", "--version").stdout == f"deftd {VERSION}\n"
     assert not (unpacked / "usr/bin/deftd").stat().st_uid

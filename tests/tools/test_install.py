@@ -18,7 +18,7 @@ VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt")
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("installed")
+    folder = tmp_path_factory.mktemp("installed") / "a blank"
     words = ["cmake", "--install", ROOT / "build", "--prefix", folder]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -124,8 +124,9 @@ def test_the_unit_is_sound(prefix, tmp_path):
     text = unit.read_text()
     for line in ("Type=notify", "WatchdogSec=30", "RuntimeDirectory=deft", "LimitMEMLOCK=infinity", "Group=deft"):
         assert line in text.splitlines()
-    here = tmp_path / "deftd.service"  # the unit names the prefix that was configured
-    here.write_text(re.sub(r"ExecStart=\S+/bin/deftd", f"ExecStart={prefix}/bin/deftd", text))
+    assert f'ExecStart="{prefix}/bin/deftd" ' in text and f'"--flag-file={prefix}/etc/deft/deftd.conf"' in text
+    here = tmp_path / "deftd.service"
+    here.write_text(text)
     checked = run("systemd-analyze", "verify", "--man=no", here)
     complaints = [line for line in checked.stderr.splitlines() if "deftd.service" in line]
     assert complaints == []
