@@ -117,6 +117,32 @@ struct BlockingWork::Shared {
     }
     return true;
   }
+
+  static void run(const std::shared_ptr<Shared>& shared, uid_t user, Piece piece) {
+    std::unique_lock lock(shared->mutex);
+    if (shared->ending) {
+      lock.unlock();
+      return run_here(piece);
+    }
+    shared->queues[user].waiting.push_back(std::move(piece));
+    const bool more = shared->runnable() > shared->idle && shared->threads < kThreads;
+    if (more) ++shared->threads;
+    lock.unlock();
+    if (!more) return shared->changed.notify_one();
+    if (start_thread(shared)) return;
+    lock.lock();
+    auto& waiting = shared->queues[user].waiting;
+    if (--shared->threads > 0 || waiting.empty()) return shared->changed.notify_one();
+    const Piece last = std::move(waiting.back());
+    waiting.pop_back();
+    lock.unlock();
+    run_here(last);
+  }
+
+  static void run_here(const Piece& piece) {
+    piece.work();
+    if (piece.after) piece.after();
+  }
 };
 
 BlockingWork::BlockingWork() : shared_(std::make_shared<Shared>()) {}
@@ -135,21 +161,13 @@ BlockingWork::~BlockingWork() {
 }
 
 void BlockingWork::run(uid_t user, std::function<void()> work, std::function<void()> after) {
-  std::unique_lock lock(shared_->mutex);
-  shared_->queues[user].waiting.push_back({std::move(work), std::move(after)});
-  const bool more = shared_->runnable() > shared_->idle && shared_->threads < kThreads;
-  if (more) ++shared_->threads;
-  lock.unlock();
-  if (!more) return shared_->changed.notify_one();
-  if (Shared::start_thread(shared_)) return;
-  lock.lock();
-  auto& waiting = shared_->queues[user].waiting;
-  if (--shared_->threads > 0 || waiting.empty()) return shared_->changed.notify_one();
-  const Shared::Piece piece = std::move(waiting.back());
-  waiting.pop_back();
-  lock.unlock();
-  piece.work();
-  if (piece.after) piece.after();
+  Shared::run(shared_, user, {std::move(work), std::move(after)});
+}
+
+BlockingWork::Runner BlockingWork::runner() const {
+  return [shared = shared_](uid_t user, std::function<void()> work) {
+    Shared::run(shared, user, {std::move(work), nullptr});
+  };
 }
 
 }  // namespace deft::daemon

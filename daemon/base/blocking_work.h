@@ -30,6 +30,10 @@ class BlockingWork {
   // call this object. If the kernel gives no thread at all, both run here and now.
   void run(uid_t user, std::function<void()> work, std::function<void()> after = {});
 
+  // run() for what may outlive this object. From the destructor on, work is done here and now.
+  using Runner = std::function<void(uid_t user, std::function<void()> work)>;
+  [[nodiscard]] Runner runner() const;
+
  private:
   struct Shared;
   const std::shared_ptr<Shared> shared_;

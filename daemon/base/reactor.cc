@@ -106,19 +106,6 @@ void Reactor::offload(uid_t user, std::function<void()> work, Callback done) {
   blocking_.run(user, std::move(run), std::move(tell));
 }
 
-bool Reactor::run_posted() {
-  std::vector<Owned<Callback>> batch;
-  {
-    const std::lock_guard lock(inbox_.mutex);
-    batch.swap(inbox_.posted);
-  }
-  for (auto& callback : batch) {
-    run_for(callback.owner, "posted work", callback.function);
-    note_callback(meter_, "posted work", clock_.machine_us());
-  }
-  return !batch.empty();
-}
-
 bool Reactor::run_pollers(bool about_to_sleep) {
   bool any = false;
   // A poller may add or remove pollers, itself included.
@@ -159,7 +146,16 @@ void Reactor::expect_timer() {
 }
 
 bool Reactor::run_ready() {
-  bool worked = run_posted();
+  std::vector<Owned<Callback>> posted;
+  {
+    const std::lock_guard lock(inbox_.mutex);
+    posted.swap(inbox_.posted);
+  }
+  for (auto& callback : posted) {
+    run_for(callback.owner, "posted work", callback.function);
+    note_callback(meter_, "posted work", clock_.machine_us());
+  }
+  bool worked = !posted.empty();
   worked |= timers_.run_due([this] { note_callback(meter_, "a timer", clock_.machine_us()); });
   worked |= run_pollers(false);
   return worked;

@@ -65,6 +65,8 @@ class Reactor {
   // Runs `work`, which may block, on another thread, and then `done` here. `user`: whose fault it is if it takes long, or
   // BlockingWork::kNobody. What `work` throws fails the caller's owner, and `done` does not come.
   void offload(uid_t user, std::function<void()> work, Callback done = {});
+  // For what may outlive the reactor, and for other threads. The work throws nothing.
+  [[nodiscard]] BlockingWork::Runner runner() const { return blocking_.runner(); }
 
   void set_spin(TimeUs spin_us) { spin_us_ = spin_us; }
 
@@ -83,7 +85,6 @@ class Reactor {
     OwnerRef owner;
   };
   bool run_ready();  // all but descriptors
-  bool run_posted();
   bool run_pollers(bool about_to_sleep);
   bool run_events(int timeout_ms);
   void expect_timer();  // leaves out a standstill; for run() alone

@@ -34,17 +34,17 @@ Result<std::shared_ptr<Charge>> charge(const std::shared_ptr<QuotaAccount>& acco
 
 // Any thread.
 WorkerMemory::Made make(const MemoryBudget& budget, const char* label, const std::shared_ptr<Charge>& charge,
-                        Reactor& reactor) {
+                        const BlockingWork::Runner& elsewhere) {
   auto memory = budget.allocate(label, charge->bytes);
   if (!memory) return memory;
   struct Owned {  // the memory goes first
     std::shared_ptr<Charge> charge;
     WorkerMemory::Memory memory;
   };
-  const auto release = [&reactor](Owned* owned) {
+  const auto release = [elsewhere](Owned* owned) {
     std::shared_ptr<Owned> last(owned);
     if (last->charge->bytes <= WorkerMemory::kMuchBytes) return;
-    reactor.offload(BlockingWork::kNobody, [last = std::move(last)] {});
+    elsewhere(BlockingWork::kNobody, [last = std::move(last)] {});
   };
   const std::shared_ptr<Owned> owned(new Owned{charge, *std::move(memory)}, release);
   return WorkerMemory::Memory(owned, owned->memory.get());
@@ -55,7 +55,7 @@ WorkerMemory::Made make(const MemoryBudget& budget, const char* label, const std
 void WorkerMemory::allocate(const char* label, std::uint64_t bytes, Then then) {
   if (bytes > kMuchBytes) return allocate_elsewhere(label, bytes, std::move(then));
   const auto charged = charge(account_, bytes);
-  then(charged ? make(budget_, label, *charged, reactor_) : tl::unexpected(charged.error()));
+  then(charged ? make(budget_, label, *charged, reactor_.runner()) : tl::unexpected(charged.error()));
 }
 
 void WorkerMemory::allocate_elsewhere(const char* label, std::uint64_t bytes, Then then) {
@@ -64,8 +64,8 @@ void WorkerMemory::allocate_elsewhere(const char* label, std::uint64_t bytes, Th
   const auto made = std::make_shared<Made>();
   reactor_.offload(
       account_->user(),
-      [budget = budget_, label, charged = *charged, made, reactor = &reactor_] {
-        *made = make(budget, label, charged, *reactor);
+      [budget = budget_, label, charged = *charged, made, elsewhere = reactor_.runner()] {
+        *made = make(budget, label, charged, elsewhere);
       },
       [made, then = std::move(then), alive = std::weak_ptr(alive_)] {
         if (!alive.expired()) then(std::move(*made));

@@ -29,7 +29,7 @@ class WorkerMemory {
   static constexpr std::size_t kMaxBuffers = 256;
   static constexpr std::uint64_t kMuchBytes = 4 << 20;  // takes about a millisecond to clear
 
-  // `reactor` outlives the memory.
+  // `reactor` outlives this object. The memory may outlive both.
   WorkerMemory(Reactor& reactor, const MemoryBudget& budget, std::shared_ptr<QuotaAccount> account)
       : reactor_(reactor), budget_(budget), account_(std::move(account)) {}
 

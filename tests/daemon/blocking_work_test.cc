@@ -80,6 +80,18 @@ TEST(BlockingWork, ItsEndWaitsForNoWorkThatBlocks) {
   EXPECT_EQ(*after, 0);
 }
 
+TEST(BlockingWork, ItsRunnerDoesTheWorkHereAndNowAfterItsEnd) {
+  auto work = std::make_unique<BlockingWork>();
+  const BlockingWork::Runner run = work->runner();
+  std::promise<std::thread::id> elsewhere;
+  run(1, [&] { elsewhere.set_value(std::this_thread::get_id()); });
+  EXPECT_TRUE(elsewhere.get_future().get() != std::this_thread::get_id());
+  work.reset();
+  std::thread::id here;
+  run(1, [&] { here = std::this_thread::get_id(); });
+  EXPECT_TRUE(here == std::this_thread::get_id());
+}
+
 // Where memory is short, too: nobody takes an exception on a thread of blocking work.
 static_assert(std::is_nothrow_constructible_v<UserThread, uid_t>);
 

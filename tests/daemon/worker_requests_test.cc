@@ -321,6 +321,22 @@ TEST_F(WorkerRequestsTest, MemoryThatIsBeingMadeOutlivesTheDaemonsBudget) {
   EXPECT_EQ(count.used_bytes(), 0u);
 }
 
+// A thread that gives back large memory may do so while the daemon ends.
+TEST_F(WorkerRequestsTest, MemoryMayOutliveTheEventLoop) {
+  const MemoryBudget budget{std::uint64_t{64} << 20};
+  WorkerMemory::Memory kept;
+  auto reactor = std::make_unique<Reactor>();
+  {
+    WorkerMemory memory(*reactor, budget, account_);
+    memory.make_arena(0, std::uint64_t{16} << 20,
+                      [&](const WorkerMemory::Made& made) { kept = made.value_or(nullptr); });
+    while (!kept) reactor->run_once();
+  }
+  reactor.reset();
+  kept.reset();
+  EXPECT_EQ(budget.used_bytes(), 0u);
+}
+
 TEST_F(WorkerRequestsTest, TheStoreTakesSoManyItemsOfAWorkerAndNoMore) {
   const std::string key(ipc::kMaxNameBytes, 'k');
   EXPECT_TRUE(set(key, "1"));
