@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 #include "core/ipc/address.h"
 #include "core/ipc/messages.h"
@@ -159,6 +160,29 @@ Result<std::optional<Packet>> MessageSocket::try_receive() {
 }
 
 void MessageSocket::shut_down() const { ::shutdown(socket_.get(), SHUT_RDWR); }
+
+// Credentials come with each message, also with an empty one. So it can be told from the end.
+bool MessageSocket::discard_unread() const {
+  constexpr int kOn = 1, kMostMessages = 64;
+  if (setsockopt(socket_.get(), SOL_SOCKET, SO_PASSCRED, &kOn, sizeof kOn) != 0) return false;
+  for (int i = 0; i < kMostMessages;) {
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred))> control{};
+    const auto receive = [&](int flags) {
+      msghdr message{};
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      const ssize_t got = recvmsg(socket_.get(), &message, flags | MSG_DONTWAIT);
+      return std::pair(got, message);
+    };
+    const auto [got, next] = receive(MSG_PEEK);
+    if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
+    if (got < 0 || (next.msg_flags & MSG_CTRUNC) != 0) return false;
+    if (next.msg_controllen == 0) return true;
+    receive(0);
+    ++i;
+  }
+  return false;
+}
 
 Result<PeerIdentity> MessageSocket::peer() const {
   ucred credentials{};

@@ -72,6 +72,9 @@ class MessageSocket {
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] bool open() const { return socket_.valid(); }
   void shut_down() const;  // the other side reads all that was sent, and then the end; never waits
+  // After shut_down(): drops what was not read. False: descriptors came with some of it, or it is much. Then close() may take as long as
+  // the other side likes.
+  [[nodiscard]] bool discard_unread() const;
   void close() { socket_.reset(); }
 
  private:

@@ -26,10 +26,15 @@ WorkerConnection::WorkerConnection(Reactor& reactor, ipc::MessageSocket socket, 
   if (const auto peer = socket_.peer()) peer_ = *peer;
 }
 
-// Messages that were never read may hold descriptors whose closing takes as long as the client likes.
+// Messages that were never read may hold descriptors whose closing takes as long as the client likes. All others are closed here, so that
+// they do not gather behind these.
 WorkerConnection::~WorkerConnection() {
   stop();
   socket_.shut_down();
+  if (socket_.discard_unread()) {
+    socket_.close();
+    return;
+  }
   const auto close = [socket = std::make_shared<ipc::MessageSocket>(std::move(socket_)), held = std::move(account_)] {
     socket->close();
   };

@@ -11,6 +11,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -93,6 +95,29 @@ TEST_F(WorkerConnectionTest, ADescriptorThatLingersHoldsNobodyUp) {
   EXPECT_EQ(packets, 1);
   EXPECT_NE(errors[0].what.find("descriptors came"), std::string::npos);
   EXPECT_LT(MonotonicClock::now() - began_us, kSoonUs);
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd"), end;
+  return static_cast<std::size_t>(std::distance(all, end));
+}
+
+TEST_F(WorkerConnectionTest, SocketsDoNotGatherBehindThoseThatLinger) {
+  std::vector<std::unique_ptr<Lingering>> held;
+  for (unsigned i = 0; i < BlockingWork::kThreadsAUser; ++i) {
+    SetUp();
+    held.push_back(std::make_unique<Lingering>());
+    send("unread", held.back()->sender.get());
+    held.back()->sender.reset();
+    connection.reset();
+  }
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 50; ++i) {
+    SetUp();
+    send("unread", -1);
+    connection.reset();
+  }
+  EXPECT_LE(open_descriptors(), before);
 }
 
 TEST_F(WorkerConnectionTest, AClientThatIsDroppedSeesTheEndAtOnce) {

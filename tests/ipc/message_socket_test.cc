@@ -57,6 +57,41 @@ TEST_F(MessageSocketTest, WhetherTheOtherSideHasReadAllIsSeen) {
   EXPECT_FALSE(a_.has_unread());
 }
 
+// A message of no bytes, as no sender of ours makes it. It looks like the end of the socket.
+ssize_t send_empty(const MessageSocket& socket, bool with_descriptor) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  if (with_descriptor) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    constexpr int kDescriptor = STDERR_FILENO;
+    std::memcpy(CMSG_DATA(rights), &kDescriptor, sizeof kDescriptor);
+  }
+  return sendmsg(socket.descriptor(), &message, 0);
+}
+
+TEST_F(MessageSocketTest, WhatWasNotReadIsDiscardedUnlessDescriptorsCameWithIt) {
+  for (const bool has_descriptors : {false, true}) {
+    SetUp();
+    ASSERT_TRUE(a_.send(bytes_of("one")));
+    ASSERT_EQ(send_empty(a_, false), 0);
+    ASSERT_EQ(send_empty(a_, has_descriptors), 0);
+    b_.shut_down();
+    EXPECT_NE(b_.discard_unread(), has_descriptors);
+    EXPECT_NE(b_.discard_unread(), has_descriptors) << "a second time";
+  }
+}
+
+TEST_F(MessageSocketTest, MuchIsNotDiscarded) {
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(a_.send(bytes_of("one")));
+  b_.shut_down();
+  EXPECT_FALSE(b_.discard_unread());
+}
+
 TEST_F(MessageSocketTest, DescriptorsTravelAndAreClosedOnExec) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);  // not closed on exec here

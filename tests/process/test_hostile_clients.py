@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from cluster import BUILD, Cluster, clean_environment, wait_until
@@ -110,6 +111,7 @@ def test_a_name_of_any_script_is_shown_as_it_is(busy):
 
 def test_descriptors_that_take_long_to_close_stop_nobody(busy):
     """A socket that lingers: whoever closes its last descriptor would wait for a minute."""
+    open_files = Path(f"/proc/{busy.daemons[0].pid}/fd")
     with socket.create_server(("127.0.0.1", 0)) as server:
         for _ in range(5):
             lingering = socket.create_connection(server.getsockname())
@@ -128,6 +130,11 @@ def test_descriptors_that_take_long_to_close_stop_nobody(busy):
                     lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     lingering.close()
         goes_on(busy)
+        before = len([*open_files.iterdir()])
+        for _ in range(100):
+            Client(busy.socket(0)).socket.close()
+        goes_on(busy)
+        wait_until(lambda: len([*open_files.iterdir()]) < before + 50, 30, "the sockets of clients that have gone")
 
 
 def test_doorbells_that_block_stop_nobody(busy):
