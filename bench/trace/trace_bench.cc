@@ -80,7 +80,7 @@ void full_trace(benchmark::State& state) {
   const double before = process_seconds();
   double steps = 0;
   {
-    TraceStream stream(recorder, *std::move(writer),
+    TraceStream stream(recorder, *std::move(writer), recorder->now(),
                        [](const Error& error) { std::fprintf(stderr, "trace_bench: %s\n", error.message().c_str()); });
     for (auto _ : state) {
       for (int step = 0; step < kStepsAtOnce; ++step) record_step(*recorder, static_cast<TimeUs>(steps++) * 250'000);

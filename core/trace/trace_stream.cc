@@ -20,12 +20,12 @@ Result<void> guarded(Write write) {  // throws nothing
 }  // namespace
 
 TraceStream::TraceStream(std::shared_ptr<const Recorder> recorder, std::unique_ptr<TraceWriter> writer,
-                         OnError on_error)
+                         Recorder::Cursor from, OnError on_error)
     : recorder_(std::move(recorder)),
       writer_(std::move(writer)),
       on_error_(std::move(on_error)),
       records_(recorder_->clocks()),
-      cursor_(recorder_->now()),
+      cursor_(from),
       thread_([this] { run(); }) {}
 
 TraceStream::~TraceStream() {

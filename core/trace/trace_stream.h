@@ -26,7 +26,9 @@ class TraceStream {
   // Called on the stream's thread, at most once: nothing more is written.
   using OnError = std::function<void(const Error&)>;
 
-  TraceStream(std::shared_ptr<const Recorder> recorder, std::unique_ptr<TraceWriter> writer, OnError on_error);
+  // Writes what `from` has not seen yet.
+  TraceStream(std::shared_ptr<const Recorder> recorder, std::unique_ptr<TraceWriter> writer, Recorder::Cursor from,
+              OnError on_error);
   ~TraceStream();
   TraceStream(const TraceStream&) = delete;
   TraceStream& operator=(const TraceStream&) = delete;

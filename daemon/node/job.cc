@@ -196,20 +196,23 @@ void Job::joined(wire::Joined message) {
 void Job::begin() {
   if (!members_.advance(JobState::kRunning)) return;
   joining_.finished();
-  if (auto ok = parts_->recorder.begin(); !ok) return fail(ok.error().in("trace on " + context_.host));
-  // The answer comes before the first sum, so that the shortest trace tells how far the clocks are apart.
-  if (line_.leader() == nullptr) line_.send(wire::Heartbeat{.sent_us = MonotonicClock::now()});
-  const View& view = *parts_->view;
-  std::string links;
-  for (const auto& link : view.links()) links += (links.empty() ? "" : " ") + link.name();
-  LOG(INFO) << about(members_.identity()) << "runs: " << view.world() << " workers on " << view.node_count()
-            << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
-            << links;
-  welcome_from(context_.reactor, weak_from_this(),
-               std::make_shared<const JobStart>(JobStart{
-                   view.node(), view.node_count(), view.node_of_rank(), members_.settings().timeout_us,
-                   config_.seconds_us("spin"), members_.settings().heartbeat_us(), links_of_workers(members_, view)}),
-               0);
+  parts_->recorder.begin([this](const Result<void>& traced) {
+    if (members_.state() != JobState::kRunning) return;
+    if (!traced) return fail(traced.error().in("trace on " + context_.host));
+    // The answer comes before the first sum, so that the shortest trace tells how far the clocks are apart.
+    if (line_.leader() == nullptr) line_.send(wire::Heartbeat{.sent_us = MonotonicClock::now()});
+    const View& view = *parts_->view;
+    std::string links;
+    for (const auto& link : view.links()) links += (links.empty() ? "" : " ") + link.name();
+    LOG(INFO) << about(members_.identity()) << "runs: " << view.world() << " workers on " << view.node_count()
+              << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
+              << links;
+    welcome_from(context_.reactor, weak_from_this(),
+                 std::make_shared<const JobStart>(JobStart{
+                     view.node(), view.node_count(), view.node_of_rank(), members_.settings().timeout_us,
+                     config_.seconds_us("spin"), members_.settings().heartbeat_us(), links_of_workers(members_, view)}),
+                 0);
+  });
 }
 
 Result<void> Job::change_settings(const sched::SettingsChange& change) {
@@ -221,16 +224,17 @@ Result<void> Job::change_settings(const sched::SettingsChange& change) {
   return {};
 }
 
-Result<std::string> Job::trace(const wire::TraceOrder& order) {
+void Job::trace(const wire::TraceOrder& order, const JobRecorder::Told& told) {
   if (members_.state() != JobState::kRunning)
-    return deft::fail(ErrorKind::kUnavailable, "job '" + members_.identity().name + "' does not run",
-                      "wait until its workers have come");
+    return told(deft::fail(ErrorKind::kUnavailable, "job '" + members_.identity().name + "' does not run",
+                           "wait until its workers have come"));
   if (line_.leader() == nullptr)
-    return deft::fail(ErrorKind::kInvalid, "this node does not lead job '" + members_.identity().name + "'",
-                      "run deft trace on the node of rank 0, at " + leader_name(members_));
-  auto path = parts_->recorder.obey(order);
-  if (path) line_.leader()->order_trace(order);
-  return path;
+    return told(deft::fail(ErrorKind::kInvalid, "this node does not lead job '" + members_.identity().name + "'",
+                           "run deft trace on the node of rank 0, at " + leader_name(members_)));
+  parts_->recorder.obey(order, [this, order, told](const Result<std::string>& path) {
+    if (path) line_.leader()->order_trace(order);
+    told(path);
+  });
 }
 
 void Job::fail(const Error& error) {

@@ -78,8 +78,8 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
   // Another policy for the running job. kInvalid if this node does not lead the job, or if the job cannot change to it.
   Result<void> change_settings(const sched::SettingsChange& change);
 
-  // What `deft trace` wants of all nodes; gives the path of this node's file. kInvalid if this node does not lead the job.
-  Result<std::string> trace(const wire::TraceOrder& order);
+  // What `deft trace` wants of all nodes; tells, now or later, the path of this node's file. kInvalid if this node does not lead the job.
+  void trace(const wire::TraceOrder& order, const JobRecorder::Told& told);
 
   void fail(const Error& error) override;
   void suspect(const Error& error, FailureDetector::Broken broken) override;

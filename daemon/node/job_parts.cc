@@ -21,7 +21,12 @@ JobParts::JobParts(const Surroundings& around, std::shared_ptr<const View> now)
             around.links.drivers({around.reactor, around.members, view, store}), *this),
       recovery(links, around.leader, around.members.identity().name, around.host),
       watchdog(around.members, view, groups, collectives, around.leader),
-      recorder(around.members, view, {around.host, around.state_folder}) {}
+      recorder(around.members, view,
+               {.host = around.host,
+                .state_folder = around.state_folder,
+                .offload = [&reactor = around.reactor, user = around.members.identity().uid](auto work, auto done) {
+                  reactor.offload(user, std::move(work), std::move(done));
+                }}) {}
 
 JobParts::~JobParts() {
   store->cancel({ErrorKind::kLost, "the job has ended", "", {}});

@@ -8,7 +8,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "core/base/policy_traits.h"
@@ -92,17 +91,6 @@ trace::TraceHeader header_of(const Membership& members, const View& view, const 
   return header;
 }
 
-// A writer has a thread. Without one there is no file, and the job goes on.
-template <typename Writer, typename... From>
-Result<std::unique_ptr<Writer>> start_writer(From&&... from) {
-  try {
-    return std::make_unique<Writer>(std::forward<From>(from)...);
-  } catch (const std::system_error& error) {
-    return fail(ErrorKind::kExhausted, std::string("no thread can be started for a trace: ") + error.what(),
-                "raise the limit on threads (ulimit -u, TasksMax)");
-  }
-}
-
 Result<void> check_owner(const JobIdentity& job) {
   if (::geteuid() == job.uid) return {};
   return fail(ErrorKind::kUnavailable, "a trace is wanted, and this node's daemon belongs to another user",
@@ -138,45 +126,40 @@ void JobRecorder::policy_changed(const GroupPolicy& policy, TimeUs now_us) {
   changed_.policies[policy.group] = record;
 }
 
-Result<void> JobRecorder::begin() {
+void JobRecorder::begin(std::function<void(Result<void>)> ready) {
   const Config& options = members_.settings().options;
-  if (options.text("trace").empty()) return {};
-  if (auto ok = check_owner(members_.identity()); !ok) return ok;
-  if (const std::string text = options.text("trace_steps"); !text.empty()) {
-    const auto steps = parse_step_range(text);
-    if (!steps) return tl::unexpected(steps.error());
-    steps_.wanted = *steps;
-    const auto folder = trace::TraceFolder::open(options.text("trace"));
-    return folder ? Result<void>{} : tl::unexpected(folder.error());
-  }
-  return open_stream(options.text("trace"));
+  if (options.text("trace").empty()) return ready({});
+  if (auto ok = check_owner(members_.identity()); !ok) return ready(ok);
+  const std::string text = options.text("trace_steps");
+  if (text.empty()) return open_stream(options.text("trace"), std::move(ready));
+  const auto steps = parse_step_range(text);
+  if (!steps) return ready(tl::unexpected(steps.error()));
+  steps_.wanted = *steps;
+  streams_.check(options.text("trace"), std::move(ready));
 }
 
-Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
-  const auto folder = trace::TraceFolder::open(path_of_folder);
-  if (!folder) return tl::unexpected(folder.error());
+void JobRecorder::open_stream(const std::string& path_of_folder, std::function<void(Result<void>)> then) {
   const std::string name = trace_file_name(members_.identity().name, view_->node());
-  const std::string path = path_of_folder + "/" + name;
-  auto writer = trace::TraceWriter::create(*folder, name, header_of(members_, *view_, place_.host, changed_.options),
-                                           place_.most_bytes);
-  if (!writer) return tl::unexpected(writer.error());
   const auto complain = [job = about(members_.identity())](const Error& error) {
     LOG(ERROR) << job << "the trace ends here: " << error.message();
   };
-  auto stream = start_writer<trace::TraceStream>(recorder_, std::move(*writer), complain);
-  if (!stream) return tl::unexpected(stream.error());
-  streams_.push_back(std::move(*stream));
-  for (const auto& group : groups_) streams_.back()->add(group);
-  for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
-  writing_.path = path;
-  writing_.told.clear();
-  LOG(INFO) << about(members_.identity()) << "writes a trace to " << path;
-  return {};
+  const auto opened = [this, path = path_of_folder + "/" + name, then = std::move(then)](const Result<void>& ok) {
+    if (!ok) return then(ok);
+    for (const auto& group : groups_) streams_.newest().add(group);
+    for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
+    writing_.path = path;
+    writing_.told.clear();
+    LOG(INFO) << about(members_.identity()) << "writes a trace to " << path;
+    then({});
+  };
+  streams_.open({path_of_folder, name, header_of(members_, *view_, place_.host, changed_.options), place_.most_bytes},
+                complain, opened);
 }
 
 void JobRecorder::end(bool clean) {
-  const bool all_written = is_writing() && !steps_.written && streams_.back()->is_whole();
-  static_cast<void>(stop());
+  const bool all_written = is_writing() && !steps_.written && streams_.newest().is_whole();
+  streams_.end();
+  writing_.path.clear();
   if (clean || all_written || recorder_->now().next == 0) return;
   static_cast<void>(dump("the job failed"));  // without a state folder there is nothing to do
 }
@@ -187,34 +170,38 @@ void JobRecorder::stalled(TimeUs now_us) {
   static_cast<void>(dump("the job is stalled"));
 }
 
-Result<std::string> JobRecorder::obey(const wire::TraceOrder& order) {
+void JobRecorder::obey(const wire::TraceOrder& order, const Told& told) {
   switch (order.action) {
-    case ipc::TraceAction::kStart: return start(order);
-    case ipc::TraceAction::kStop: return stop();
+    case ipc::TraceAction::kStart: return start(order, told);
+    case ipc::TraceAction::kStop: return told(stop());
     case ipc::TraceAction::kDump: break;
   }
-  return dump("a user asked");
+  told(dump("a user asked"));
 }
 
-Result<std::string> JobRecorder::start(const wire::TraceOrder& order) {
-  if (is_writing() && streams_.back()->ended()) writing_.path.clear();  // an error ended it
+void JobRecorder::start(const wire::TraceOrder& order, const Told& told) {
+  if (is_writing() && streams_.newest().ended()) writing_.path.clear();  // an error ended it
   if (is_writing())
-    return fail(ErrorKind::kInvalid, "the job writes a trace to " + writing_.path + " already", "stop it first");
-  if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
-  if (auto ok = check_owner(members_.identity()); !ok) return tl::unexpected(ok.error());
-  std::erase_if(streams_, [](const auto& stream) { return stream->ended(); });
-  if (streams_.size() >= kMostStreams)
-    return fail(ErrorKind::kUnavailable, "the files of earlier traces are not complete yet",
-                "wait: the disk may be full or slow");
+    return told(fail(ErrorKind::kInvalid, "the job writes a trace to " + writing_.path + " already", "stop it first"));
+  if (place_.state_folder.empty()) return told(fail(ErrorKind::kUnavailable, "this daemon keeps no files"));
+  if (auto ok = check_owner(members_.identity()); !ok) return told(tl::unexpected(ok.error()));
+  if (streams_.is_opening())
+    return told(fail(ErrorKind::kUnavailable, "the file of another trace is being opened",
+                     "wait: its folder may be on a slow disk or server"));
+  if (streams_.unfinished() >= kMostStreams)
+    return told(fail(ErrorKind::kUnavailable, "the files of earlier traces are not complete yet",
+                     "wait: the disk may be full or slow"));
   steps_.written.reset();
-  if (auto ok = open_stream(order.folder); !ok) return tl::unexpected(ok.error());
-  if (order.steps > 0) steps_.written = StepRange{newest_step_ + 1, newest_step_ + order.steps};
-  return writing_.path;
+  open_stream(order.folder, [this, steps = order.steps, told](const Result<void>& opened) {
+    if (!opened) return told(tl::unexpected(opened.error()));
+    if (steps > 0) steps_.written = StepRange{newest_step_ + 1, newest_step_ + steps};
+    told(writing_.path);
+  });
 }
 
 Result<std::string> JobRecorder::stop() {
   if (writing_.path.empty()) return fail(ErrorKind::kInvalid, "the job writes no trace", "start one first");
-  streams_.back()->end();
+  streams_.end();
   return std::exchange(writing_.path, {});
 }
 
@@ -239,7 +226,7 @@ void JobRecorder::declared(std::uint32_t id, const std::string& name, const Grad
          trace::TraceGroup::Elements{spec.dtype, model::is_encodable(spec, min_bytes) ? spec.bytes() : 0}});
   for (model::BucketIndex b = 0; b < gradients.buckets().size(); ++b)
     group.buckets.push_back(traced_bucket(gradients.map(), b, min_bytes));
-  if (!streams_.empty()) streams_.back()->add(group);
+  if (!streams_.empty()) streams_.newest().add(group);
   groups_.push_back(std::move(group));
 }
 
@@ -265,12 +252,14 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
     static_cast<void>(stop());
   }
   // A trace that a user has started goes on first, so the option's may have fewer steps, or none.
-  if (is_forward && steps_.wanted && began.step >= steps_.wanted->first && writing_.path.empty()) {
+  const bool is_free = writing_.path.empty() && !streams_.is_opening();
+  if (is_forward && steps_.wanted && began.step >= steps_.wanted->first && is_free) {
     const StepRange wanted = *std::exchange(steps_.wanted, std::nullopt);
-    const auto opened =
-        began.step > wanted.last ? Result<void>{} : open_stream(members_.settings().options.text("trace"));
-    if (!opened) LOG(ERROR) << about(members_.identity()) << "there is no trace: " << opened.error().message();
-    if (is_writing()) steps_.written = wanted;
+    const auto opened = [this, wanted](const Result<void>& ok) {
+      if (ok) steps_.written = wanted;
+      if (!ok) LOG(ERROR) << about(members_.identity()) << "there is no trace: " << ok.error().message();
+    };
+    if (began.step <= wanted.last) open_stream(members_.settings().options.text("trace"), opened);
   }
   if (!closes || is_writing()) recorder_->add(record);
   writing_.tell(members_, worker);

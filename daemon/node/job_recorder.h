@@ -1,9 +1,9 @@
 // Records what happens to a job on this node, for `DEFT_TRACE` and `deft trace dump`.
 //
 //   JobRecorder recorder(members, view, host);
-//   if (auto ok = recorder.begin(); !ok) fail_job(ok.error());   // the job runs; DEFT_TRACE names a folder
-//   recorder.stage_began(worker, record, now_us);  ...           // each event of the job
-//   recorder.obey(order);                                        // `deft trace dump|start|stop`
+//   recorder.begin([&](Result<void> ready) { ... });     // the job runs; DEFT_TRACE names a folder
+//   recorder.stage_began(worker, record, now_us);  ...   // each event of the job
+//   recorder.obey(order, [&](Result<std::string> path) { ... });   // `deft trace dump|start|stop`
 //
 // The newest events are always kept, in a ring of 4 MB (core/trace/recorder.h). They are written to the daemon's state folder
 // (ring_dump.h) when the job fails, when it stalls, and when a user asks. If the job's option `trace` names a folder, a thread
@@ -14,8 +14,8 @@
 // stood still. Reactor thread.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,13 +27,13 @@
 #include "core/base/status.h"
 #include "core/shm/record.h"
 #include "core/trace/recorder.h"
-#include "core/trace/trace_stream.h"
 #include "daemon/channel/cpu_meter.h"
 #include "daemon/channel/transfer.h"
 #include "daemon/leader/scheduler_port.h"
 #include "daemon/node/gradients.h"
 #include "daemon/node/membership.h"
 #include "daemon/node/ring_dump.h"
+#include "daemon/node/trace_streams.h"
 #include "daemon/node/view.h"
 #include "daemon/wire/messages.h"
 
@@ -53,23 +53,23 @@ class JobRecorder {
     std::string host;
     std::string state_folder = {};                     // empty: nothing is written that the job's options do not name
     std::uint64_t most_bytes = trace::kMaxTraceBytes;  // of a file
+    Offload offload = {};                              // for what may wait for a disk; empty: it is done at once
   };
+  using Told = std::function<void(Result<std::string> path)>;
 
   // `members` outlives this object.
   JobRecorder(const Membership& members, std::shared_ptr<const View> view, Place place);
 
-  // kInvalid or kUnavailable if the job wants a trace that cannot be written.
-  Result<void> begin();
+  // Calls `ready`, now or later: kInvalid or kUnavailable if the job wants a trace that cannot be written.
+  void begin(std::function<void(Result<void>)> ready);
   // The job has ended: files are finished in the background, until finished().
   void end(bool clean);
   // Whether a file gets the events, too. Segments are recorded only then, because they would fill the ring.
   [[nodiscard]] bool is_writing() const { return !writing_.path.empty(); }
-  [[nodiscard]] bool finished() const {
-    return std::ranges::all_of(streams_, &trace::TraceStream::ended) && (!dumps_.newest || dumps_.newest->ended());
-  }
+  [[nodiscard]] bool finished() const { return streams_.all_ended() && (!dumps_.newest || dumps_.newest->ended()); }
 
-  // The path of the file that is or was written. kInvalid or kUnavailable: it cannot be.
-  Result<std::string> obey(const wire::TraceOrder& order);
+  // Tells, now or later, the path of the file that is or was written. kInvalid or kUnavailable: it cannot be.
+  void obey(const wire::TraceOrder& order, const Told& told);
   void stalled(TimeUs now_us);
   // The user has set these options while the job runs. Files that begin later have them, and the file that is written
   // has a record of it.
@@ -98,8 +98,8 @@ class JobRecorder {
     void tell(const Membership& members, std::size_t worker);  // once for each trace
   };
 
-  Result<void> open_stream(const std::string& path_of_folder);
-  Result<std::string> start(const wire::TraceOrder& order);
+  void open_stream(const std::string& path_of_folder, std::function<void(Result<void>)> then);
+  void start(const wire::TraceOrder& order, const Told& told);
   Result<std::string> stop();
   Result<std::string> dump(const std::string& reason);
 
@@ -119,7 +119,7 @@ class JobRecorder {
     std::optional<StepRange> written = {};  // that the newest file has; empty: all
   };
   Steps steps_;
-  std::vector<std::unique_ptr<trace::TraceStream>> streams_;  // the newest last; the others finish their files
+  TraceStreams streams_{recorder_, place_.offload};
   Writing writing_;
   struct Dumps {
     std::unique_ptr<RingDump> newest = {};

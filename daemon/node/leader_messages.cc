@@ -97,8 +97,9 @@ void LeaderMessages::operator()(const wire::Stalled& message) {
 
 void LeaderMessages::operator()(const wire::TraceOrder& message) {
   if (!runs(parts_, members_)) return;
-  if (const auto done = parts_->recorder.obey(message); !done)
-    LOG(ERROR) << about(members_.identity()) << "a trace that the leader wants: " << done.error().message();
+  parts_->recorder.obey(message, [job = about(members_.identity())](const Result<std::string>& done) {
+    if (!done) LOG(ERROR) << job << "a trace that the leader wants: " << done.error().message();
+  });
 }
 
 void LeaderMessages::operator()(const wire::Waiting& message) {

@@ -8,7 +8,7 @@
 namespace deft::daemon {
 namespace {
 
-using Answer = Result<std::vector<std::byte>>;
+using Answer = std::function<void(std::vector<std::byte>)>;
 
 std::vector<std::byte> encoded(const Result<std::string>& done) {
   if (!done) {
@@ -30,7 +30,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-Answer answer_change(const ipc::Packet& packet, uid_t user, JobCommands& commands) {
+Result<void> answer_change(const ipc::Packet& packet, uid_t user, JobCommands& commands, const Answer& answer) {
   const auto message = ipc::decode<ipc::ChangeSettings>(packet.bytes, ipc::MessageKind::kChangeSettings, 2);
   if (!message) return tl::unexpected(message.error());
   if (auto ok = check_name(message->texts[0], ipc::kMaxJobNameBytes, "the job's name"); !ok)
@@ -38,12 +38,13 @@ Answer answer_change(const ipc::Packet& packet, uid_t user, JobCommands& command
   if (message->texts[1].size() > ipc::kMaxNameBytes)
     return fail(ErrorKind::kViolation, "settings of " + std::to_string(message->texts[1].size()) + " bytes");
   const auto change = sched::parse_settings_change(lines_of(message->texts[1]));
-  if (!change) return encoded(tl::unexpected(change.error()));
-  const auto changed = commands.change_settings(user, message->texts[0], *change);
-  return encoded(changed.map([] { return std::string("from the next step on"); }));
+  const auto changed = change ? commands.change_settings(user, message->texts[0], *change)
+                              : Result<void>(tl::unexpected(change.error()));
+  answer(encoded(changed.map([] { return std::string("from the next step on"); })));
+  return {};
 }
 
-Answer answer_trace(const ipc::Packet& packet, uid_t user, JobCommands& commands) {
+Result<void> answer_trace(const ipc::Packet& packet, uid_t user, JobCommands& commands, const Answer& answer) {
   const auto message = ipc::decode<ipc::TraceRequest>(packet.bytes, ipc::MessageKind::kTrace, 2);
   if (!message) return tl::unexpected(message.error());
   const auto action = message->fixed.action;
@@ -55,16 +56,18 @@ Answer answer_trace(const ipc::Packet& packet, uid_t user, JobCommands& commands
   if ((action == ipc::TraceAction::kStart) != folder.starts_with('/'))
     return fail(ErrorKind::kViolation, "the folder of a trace must begin at the root");
   const std::uint32_t steps = action == ipc::TraceAction::kStart ? message->fixed.steps : 0;
-  return encoded(commands.trace(user, job, {action, folder, steps}));
+  commands.trace(user, job, {action, folder, steps},
+                 [answer](const Result<std::string>& path) { answer(encoded(path)); });
+  return {};
 }
 
 }  // namespace
 
-Result<std::vector<std::byte>> answer_command(const ipc::Packet& packet, uid_t user, JobCommands& commands) {
+Result<void> answer_command(const ipc::Packet& packet, uid_t user, JobCommands& commands, const Answer& answer) {
   const auto header = ipc::decode_header(packet.bytes);
   if (!header) return tl::unexpected(header.error());
-  return header->kind == ipc::MessageKind::kTrace ? answer_trace(packet, user, commands)
-                                                  : answer_change(packet, user, commands);
+  return header->kind == ipc::MessageKind::kTrace ? answer_trace(packet, user, commands, answer)
+                                                  : answer_change(packet, user, commands, answer);
 }
 
 }  // namespace deft::daemon

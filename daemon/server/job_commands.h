@@ -1,7 +1,7 @@
 // The commands of clients that are no workers to a running job: `deft set` and `deft trace`.
 //
-//   auto answer = answer_command(packet, peer.uid, commands);   // an error: the client breaks the protocol
-//   connection.send(*answer);                                      // a text, or why it was refused
+//   const auto answer = [&](std::vector<std::byte> packet) { connection.send(packet); };   // a text, or why it was refused
+//   auto ok = answer_command(packet, peer.uid, commands, answer);                          // an error: the client breaks the protocol
 //
 // The kernel has told whose the client is. Reactor thread.
 #pragma once
@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,13 @@ class JobCommands {
   virtual ~JobCommands() = default;
   // An error: the job goes on as it was.
   virtual Result<void> change_settings(uid_t user, const std::string& job, const sched::SettingsChange& change) = 0;
-  // Gives the path of this node's file.
-  virtual Result<std::string> trace(uid_t user, const std::string& job, const wire::TraceOrder& order) = 0;
+  // Tells, now or later, the path of this node's file.
+  using TraceTold = std::function<void(Result<std::string> path)>;
+  virtual void trace(uid_t user, const std::string& job, const wire::TraceOrder& order, const TraceTold& told) = 0;
 };
 
-// `packet` is a CHANGE_SETTINGS or a TRACE.
-Result<std::vector<std::byte>> answer_command(const ipc::Packet& packet, uid_t user, JobCommands& commands);
+// `packet` is a CHANGE_SETTINGS or a TRACE. The answer comes now or later.
+Result<void> answer_command(const ipc::Packet& packet, uid_t user, JobCommands& commands,
+                            const std::function<void(std::vector<std::byte>)>& answer);
 
 }  // namespace deft::daemon

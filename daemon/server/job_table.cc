@@ -145,12 +145,16 @@ Result<void> JobTable::change_settings(uid_t user, const std::string& name, cons
   return changed;
 }
 
-Result<std::string> JobTable::trace(uid_t user, const std::string& name, const wire::TraceOrder& order) {
+void JobTable::trace(uid_t user, const std::string& name, const wire::TraceOrder& order,
+                     const JobRecorder::Told& told) {
   const auto job = name.empty() ? only_job_of(user, jobs_) : find_for(user, name);
-  if (!job) return tl::unexpected(job.error());
-  Result<std::string> path = fail(ErrorKind::kInternal, "the job could not be traced");  // if it throws
-  run_for((*job)->port(), "deft trace", [&] { path = (*job)->trace(order); });
-  return path;
+  if (!job) return told(tl::unexpected(job.error()));
+  bool is_asked = false;
+  run_for((*job)->port(), "deft trace", [&] {
+    (*job)->trace(order, told);
+    is_asked = true;
+  });
+  if (!is_asked) told(fail(ErrorKind::kInternal, "the job could not be traced"));  // it threw
 }
 
 void JobTable::fail_all(const Error& error) {

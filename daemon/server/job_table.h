@@ -49,8 +49,9 @@ class JobTable {
   void peer_stuck(const Peer& peer);
   // A user may change the settings of an own job, and root those of all. kInvalid: there is no such job, or it belongs to another user.
   Result<void> change_settings(uid_t user, const std::string& job, const sched::SettingsChange& change);
-  // Likewise for what `deft trace` wants. An empty name: the user's only job. Gives the path of this node's file.
-  Result<std::string> trace(uid_t user, const std::string& job, const wire::TraceOrder& order);
+  // Likewise for what `deft trace` wants. An empty name: the user's only job. Tells, now or later, the path of this node's
+  // file.
+  void trace(uid_t user, const std::string& job, const wire::TraceOrder& order, const JobRecorder::Told& told);
   void fail_all(const Error& error);
 
   // A worker may still join a job of this name, or of the name that this one is a process set of.

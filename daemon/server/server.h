@@ -47,8 +47,8 @@ class Server final : public SessionHandler {
   Result<void> change_settings(uid_t user, const std::string& job, const sched::SettingsChange& change) override {
     return jobs_.change_settings(user, job, change);
   }
-  Result<std::string> trace(uid_t user, const std::string& job, const wire::TraceOrder& order) override {
-    return jobs_.trace(user, job, order);
+  void trace(uid_t user, const std::string& job, const wire::TraceOrder& order, const TraceTold& told) override {
+    jobs_.trace(user, job, order, told);
   }
   void session_ended(WorkerSession& session, const Error& reason) override;
 

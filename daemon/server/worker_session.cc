@@ -168,9 +168,11 @@ void WorkerSession::send_store_value(std::uint32_t request, const std::string& k
 
 Result<void> WorkerSession::on_command(const ipc::Packet& packet) {
   if (attached_) return fail(ErrorKind::kViolation, "a worker wants to command a job");
-  const auto answer = answer_command(packet, peer().uid, handler_);
-  if (!answer) return tl::unexpected(answer.error());
-  return connection_.send(*answer);
+  return answer_command(packet, peer().uid, handler_, [this, weak = weak_from_this()](std::vector<std::byte> answer) {
+    const auto alive = weak.lock();
+    if (!alive || closed_) return;
+    if (auto ok = connection_.send(answer); !ok) drop(ok.error());
+  });
 }
 
 Result<void> WorkerSession::send_status() {

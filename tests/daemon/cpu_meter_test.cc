@@ -83,7 +83,7 @@ class RecordedThreads : public Recording {};
 
 TEST_F(RecordedThreads, AFileHasTheThreadsOfLinksAndTheEventLoop) {
   make("trace=" + folder_.string());
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   TransferDone done;
   recorder_->transferred(1, done, 1'000'000);
   work();

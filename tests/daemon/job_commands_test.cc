@@ -15,25 +15,33 @@ class Noted final : public JobCommands {
     calls.push_back(std::move(call));
     return {};
   }
-  Result<std::string> trace(uid_t user, const std::string& job, const wire::TraceOrder& order) override {
+  void trace(uid_t user, const std::string& job, const wire::TraceOrder& order, const TraceTold& told) override {
     calls.push_back(std::to_string(user) + " " + job + " " + order.folder + " " + std::to_string(order.steps));
-    if (order.action == ipc::TraceAction::kStop) return fail(ErrorKind::kInvalid, "the job writes no trace");
-    return "/state/x.trace";
+    if (order.action == ipc::TraceAction::kStop) return told(fail(ErrorKind::kInvalid, "the job writes no trace"));
+    told("/state/x.trace");
   }
   std::vector<std::string> calls;
 };
+
+// The answer; an error if the request breaks the protocol.
+Result<std::vector<std::byte>> answer_to(const ipc::Packet& packet, uid_t user, Noted& noted) {
+  std::vector<std::byte> answer;
+  const auto ok = answer_command(packet, user, noted, [&](std::vector<std::byte> told) { answer = std::move(told); });
+  if (!ok) return tl::unexpected(ok.error());
+  return answer;
+}
 
 Result<std::vector<std::byte>> ask_trace(Noted& noted, ipc::TraceAction action, const std::string& job,
                                          const std::string& folder) {
   ipc::TraceRequest request;
   request.action = action;
   request.steps = 20;
-  return answer_command({ipc::encode(request, ipc::MessageKind::kTrace, {job, folder}), {}}, 7, noted);
+  return answer_to({ipc::encode(request, ipc::MessageKind::kTrace, {job, folder}), {}}, 7, noted);
 }
 
 Result<std::vector<std::byte>> ask_change(Noted& noted, const std::string& settings) {
-  return answer_command({ipc::encode(ipc::ChangeSettings{}, ipc::MessageKind::kChangeSettings, {"job", settings}), {}},
-                        8, noted);
+  return answer_to({ipc::encode(ipc::ChangeSettings{}, ipc::MessageKind::kChangeSettings, {"job", settings}), {}}, 8,
+                   noted);
 }
 
 TEST(JobCommands, AnswersWithTheTextOrTheRefusal) {
@@ -81,7 +89,7 @@ TEST(JobCommands, WhatBreaksTheProtocolReachesNoJob) {
   EXPECT_FALSE(ask_trace(noted, ipc::TraceAction::kDump, "a\nb", ""));
   EXPECT_FALSE(ask_trace(noted, ipc::TraceAction::kStart, "job", "/" + std::string(5000, 'x')));
   EXPECT_FALSE(
-      answer_command({ipc::encode(ipc::ChangeSettings{}, ipc::MessageKind::kChangeSettings, {"job"}), {}}, 8, noted));
+      answer_to({ipc::encode(ipc::ChangeSettings{}, ipc::MessageKind::kChangeSettings, {"job"}), {}}, 8, noted));
   EXPECT_FALSE(ask_change(noted, "policy=" + std::string(5000, 'x')));
   EXPECT_TRUE(noted.calls.empty());
 }

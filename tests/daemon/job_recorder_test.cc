@@ -27,7 +27,7 @@ using trace::TraceKind;
 
 TEST_F(Recording, WritesNothingUnlessAsked) {
   make("");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   step(0);
   recorder_.reset();
   EXPECT_FALSE(fs::exists(folder_));
@@ -35,7 +35,7 @@ TEST_F(Recording, WritesNothingUnlessAsked) {
 
 TEST_F(Recording, WritesAllEventsWithWhoAndWhen) {
   make("trace=" + folder_.string());
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   step(0);
   recorder_->gradients_ready(1, {.group = 0, .first_tensor = 2, .tensors = 3, .generation = 4, .last_step = 5}, 2000);
   recorder_->ordered(
@@ -88,17 +88,17 @@ void expect_steps(std::vector<trace::TraceRecord> records, std::uint64_t first, 
 
 TEST_F(Recording, WritesTheWantedStepsOnly) {
   make("trace=" + folder_.string() + "\ntrace_steps=3-4");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   for (std::uint64_t number = 0; number < 8; ++number) step(number);
   expect_steps(written().records, 3, 4);
 }
 
 TEST_F(Recording, AFileSaysWhatTheUserHasSetMeanwhile) {
   make("policy=fifo\npartition_bytes=64KB");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   recorder_->settings_changed({{"policy", "p3"}, {"credit_bytes", "4096"}}, 1000);
   recorder_->settings_changed({{"policy", "bytescheduler"}}, 1100);
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string()}));
   recorder_->settings_changed({{"policy", "usbyte"}}, 1200);
   const auto trace = written();
   ASSERT_EQ(trace.records.size(), 1U) << "of what changed while the file was written";
@@ -111,14 +111,14 @@ TEST_F(Recording, AFileSaysWhatTheUserHasSetMeanwhile) {
 
 TEST_F(Recording, AFileNamesTheCodecsOfTheJob) {
   make("policy=knapsack");
-  ASSERT_TRUE(recorder_->begin());
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+  ASSERT_TRUE(begin());
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string()}));
   EXPECT_EQ(written().header.codecs, (std::vector<std::string>{"none", "bf16", "int8"}));
 }
 
 TEST_F(Recording, AJobThatFailsLeavesItsNewestEvents) {
   make("");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   for (std::uint64_t number = 0; number < 8; ++number) step(number);
   recorder_->end(false);
   recorder_.reset();
@@ -135,7 +135,7 @@ TEST_F(Recording, AJobThatEndsWellOrHasWrittenAllLeavesNone) {
   recorder_->end(true);
   make("trace=" + (folder_ / "wanted").string());
   fs::create_directories(folder_);
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   step(1);
   recorder_->end(false);
   recorder_.reset();
@@ -166,7 +166,7 @@ class FullDisk {
 TEST_F(Recording, AJobThatFailsAfterItsFileBrokeOffLeavesItsNewestEvents) {
   make("trace=" + (folder_ / "wanted").string());
   fs::create_directories(folder_);
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   {
     const FullDisk full;
     step(1);
@@ -182,13 +182,13 @@ TEST_F(Recording, AJobThatFailsAfterItsFileBrokeOffLeavesItsNewestEvents) {
 TEST_F(Recording, AFileThatBrokeOffDoesNotHinderAnother) {
   make("");
   fs::create_directories(folder_);
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, (folder_ / "first").string()}));
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, (folder_ / "first").string()}));
   {
     const FullDisk full;
     step(1);
     while (!recorder_->finished()) std::this_thread::yield();
   }
-  const auto again = recorder_->obey({ipc::TraceAction::kStart, folder_.string()});
+  const auto again = obey({ipc::TraceAction::kStart, folder_.string()});
   ASSERT_TRUE(again) << again.error().message();
   step(2);
   EXPECT_EQ(written().records.size(), 4U);
@@ -197,12 +197,12 @@ TEST_F(Recording, AFileThatBrokeOffDoesNotHinderAnother) {
 // A job of many small parts fills the ring between two answers.
 TEST_F(Recording, ADumpHasAnswersOfTheClockThatTheRingHasLost) {
   make("");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   for (TimeUs at_us = 1000; at_us < 101'000; at_us += 1000)
     recorder_->clock_answered(at_us, at_us + 777'000, at_us + 200);
   for (std::uint64_t number = 200; number < 200 + trace::Recorder::kRecords / 3; ++number) step(number);
   recorder_->clock_answered(99'999'000, 100'777'000, 99'999'200);
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kDump, ""}));
+  ASSERT_TRUE(obey({ipc::TraceAction::kDump, ""}));
   recorder_.reset();
   const auto dump = dumps_in(folder_).begin()->second;
   std::vector<TimeUs> asked_us;
@@ -234,14 +234,14 @@ TEST_F(Recording, AStallIsWrittenNowAndThen) {
 
 TEST_F(Recording, AUserStartsAndStopsATraceOfARunningJob) {
   make("");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   step(1);
-  EXPECT_THAT(recorder_->obey({ipc::TraceAction::kStop, ""}).error().message(), HasSubstr("writes no trace"));
-  const auto path = recorder_->obey({ipc::TraceAction::kStart, folder_.string()});
+  EXPECT_THAT(obey({ipc::TraceAction::kStop, ""}).error().message(), HasSubstr("writes no trace"));
+  const auto path = obey({ipc::TraceAction::kStart, folder_.string()});
   ASSERT_TRUE(path) << path.error().message();
-  EXPECT_THAT(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}).error().message(), HasSubstr("already"));
+  EXPECT_THAT(obey({ipc::TraceAction::kStart, folder_.string()}).error().message(), HasSubstr("already"));
   step(2);
-  EXPECT_EQ(*recorder_->obey({ipc::TraceAction::kStop, ""}), *path);
+  EXPECT_EQ(*obey({ipc::TraceAction::kStop, ""}), *path);
   step(3);
   while (!recorder_->finished()) std::this_thread::yield();
   std::set<std::uint64_t> steps;
@@ -249,9 +249,9 @@ TEST_F(Recording, AUserStartsAndStopsATraceOfARunningJob) {
   ASSERT_TRUE(trace);
   for (const auto& record : trace->records) steps.insert(record.as<trace::StageTrace>().step);
   EXPECT_EQ(steps, std::set<std::uint64_t>{2});
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()})) << "once more";
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string()})) << "once more";
   make("", ::geteuid() + 1);
-  EXPECT_THAT(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}).error().message(),
+  EXPECT_THAT(obey({ipc::TraceAction::kStart, folder_.string()}).error().message(),
               HasSubstr("belongs to another user"));
 }
 
@@ -262,29 +262,29 @@ std::size_t told_of_traces(const FakeWorker& worker) {
 
 TEST_F(Recording, WorkersHearOnceOfEachTrace) {
   make("");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   FakeWorker first(0, 4, 0, 2), second(1, 4, 1, 2);
   ASSERT_TRUE(members_->attach(first) && members_->attach(second));
   step(1);
   EXPECT_EQ(told_of_traces(first), 0U) << "nothing is written";
   for (std::size_t traces = 1; traces <= 2; ++traces) {
-    ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+    ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string()}));
     EXPECT_EQ(told_of_traces(first), traces - 1) << "a worker hears of it with its next stage";
     step(2 * traces);
     step(2 * traces + 1);
     EXPECT_EQ(told_of_traces(first), traces);
     EXPECT_EQ(told_of_traces(second), traces);
-    ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStop, ""}));
+    ASSERT_TRUE(obey({ipc::TraceAction::kStop, ""}));
   }
   ASSERT_TRUE(members_->detach(second));
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string()}));
   step(9);
   EXPECT_EQ(told_of_traces(first), 3U);
 }
 
 TEST_F(Recording, WritesWhatWorkersTellOfTheirMemory) {
   make("trace=" + folder_.string());
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   recorder_->memory_told(1, shm::LayerRecord{.group = 3, .layer = 0, .tensor = 7, .forward_ns = 5000}, 2000);
   recorder_->memory_told(
       1, shm::MemoryRecord{.part = 6, .begin = 2, .end = 9, .input_of = 1, .bytes = 4096, .growing = 1024}, 2000);
@@ -305,7 +305,7 @@ TEST_F(Recording, WritesWhatWorkersTellOfTheirMemory) {
 // One bucket with a large matrix, a small one and a bias of each type.
 TEST_F(Recording, WritesWhichGradientsACodecMayEncode) {
   make("trace=" + folder_.string() + "\ncompression_min_bytes=20000");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   std::vector<model::TensorSpec> specs;
   const auto add = [&](const char* name, model::DType dtype, std::vector<std::uint64_t> shape) {
     specs.push_back({name, dtype, std::move(shape), static_cast<std::uint32_t>(specs.size())});
@@ -427,9 +427,9 @@ TEST_F(Recording, ATraceOfSomeStepsEndsByItself) {
   make("");
   recorder_->clock_answered(3000, 777'000, 3200);
   step(7);
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string(), 2}));
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string(), 2}));
   for (std::uint64_t number = 8; number < 12; ++number) step(number);
-  EXPECT_THAT(recorder_->obey({ipc::TraceAction::kStop, ""}).error().message(), HasSubstr("writes no trace"));
+  EXPECT_THAT(obey({ipc::TraceAction::kStop, ""}).error().message(), HasSubstr("writes no trace"));
   auto records = written().records;
   ASSERT_EQ(records.front().kind(), TraceKind::kClock) << "a short trace can be aligned by an older answer";
   records.erase(records.begin());
@@ -438,16 +438,16 @@ TEST_F(Recording, ATraceOfSomeStepsEndsByItself) {
 
 TEST_F(Recording, ATraceThatAUserStartsBeforeDoesNotForgetTheWantedSteps) {
   make("trace=" + folder_.string() + "\ntrace_steps=4-6");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   step(0);
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, (folder_ / "own").string(), 2}));
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, (folder_ / "own").string(), 2}));
   for (std::uint64_t number = 1; number < 9; ++number) step(number);
   expect_steps(written().records, 4, 6);
 }
 
 TEST_F(Recording, ADaemonOfAnotherUserWritesNothingForAJob) {
   make("trace=" + folder_.string(), ::geteuid() + 1);
-  const auto ok = recorder_->begin();
+  const auto ok = begin();
   ASSERT_FALSE(ok);
   EXPECT_THAT(ok.error().message(), HasSubstr("belongs to another user"));
   EXPECT_FALSE(fs::exists(folder_));
@@ -455,18 +455,18 @@ TEST_F(Recording, ADaemonOfAnotherUserWritesNothingForAJob) {
 
 TEST_F(Recording, AFolderThatCannotBeMadeIsAnErrorThatNamesIt) {
   make("trace=/proc/no/such/folder");
-  const auto ok = recorder_->begin();
+  const auto ok = begin();
   ASSERT_FALSE(ok);
   EXPECT_THAT(ok.error().message(), HasSubstr("/proc/no/such/folder"));
 }
 
 TEST_F(Recording, WithoutAThreadThereIsNoFileAndTheJobGoesOn) {
   make("");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   step(0);
   const NoThreads none;
   for (const auto action : {ipc::TraceAction::kStart, ipc::TraceAction::kDump}) {
-    const auto obeyed = recorder_->obey({action, folder_.string()});
+    const auto obeyed = obey({action, folder_.string()});
     ASSERT_FALSE(obeyed);
     EXPECT_THAT(obeyed.error().message(), HasSubstr("no thread"));
   }
@@ -476,7 +476,7 @@ TEST_F(Recording, WithoutAThreadThereIsNoFileAndTheJobGoesOn) {
 
 TEST_F(Recording, TimesThatCannotBeAreIgnored) {
   make("trace=" + folder_.string());
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   recorder_->clock_answered(0, 5, 100);              // of a leader that does not tell
   recorder_->clock_answered(200, 5, 100);            // from the future
   recorder_->clock_answered(1, 5, 120'000'000'000);  // too old to say anything

@@ -68,7 +68,10 @@ TEST(JobTable, OnlyTheOwnerAndRootTraceAJobAndOnlyWhereItIsLed) {
   FakeDaemon daemon;
   const uid_t owner = daemon.first.identity.uid;
   const auto refusal = [&](uid_t user, const std::string& job) {
-    return daemon.jobs.trace(user, job, {ipc::TraceAction::kDump, ""}).error().message();
+    std::string said;
+    daemon.jobs.trace(user, job, {ipc::TraceAction::kDump, ""},
+                      [&](const Result<std::string>& path) { said = path.error().message(); });
+    return said;
   };
   EXPECT_TRUE(says(refusal(owner, ""), "no job of yours runs on this daemon"));
   daemon.bring_to(Stage::kRunning);
@@ -83,7 +86,10 @@ TEST(JobTable, OnlyTheOwnerAndRootTraceAJobAndOnlyWhereItIsLed) {
 TEST(JobTable, WithoutANameTheUsersOnlyJobIsTraced) {
   FakeDaemon daemon;
   const auto refusal = [&](uid_t user, const std::string& job) {
-    return daemon.jobs.trace(user, job, {ipc::TraceAction::kDump, ""}).error().message();
+    std::string said;
+    daemon.jobs.trace(user, job, {ipc::TraceAction::kDump, ""},
+                      [&](const Result<std::string>& path) { said = path.error().message(); });
+    return said;
   };
   daemon.bring_to(Stage::kRunning);
   const std::string not_led = "this node does not lead job 'job'", not_running = "job 'theirs' does not run";

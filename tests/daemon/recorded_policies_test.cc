@@ -31,11 +31,11 @@ std::vector<trace::PolicyTrace> policies_in(const trace::NodeTrace& trace) {
 
 TEST_F(Recording, AFileThatBeginsLaterHasTheNewestPolicyOfEachGroup) {
   make("");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   recorder_->policy_changed(policy_of(0, 3, "p3"), 1000);
   recorder_->policy_changed(policy_of(0, 5, "bytescheduler"), 1100);
   recorder_->policy_changed(policy_of(1, 4, "usbyte"), 1200);
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string()}));
   recorder_->policy_changed(policy_of(1, 9, "fifo"), 1300);
   const auto policies = policies_in(written());
   ASSERT_EQ(policies.size(), 3U);
@@ -54,7 +54,7 @@ TEST_F(Recording, AFileThatBeginsLaterHasTheNewestPolicyOfEachGroup) {
 
 TEST_F(Recording, ADumpHasThePolicyThatCameIntoForceLongAgo) {
   make("");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   recorder_->policy_changed(policy_of(0, 3, "p3"), 1000);
   for (std::uint64_t number = 0; number < trace::Recorder::kRecords / 4; ++number) step(number);
   recorder_->end(false);

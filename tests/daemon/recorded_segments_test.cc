@@ -34,14 +34,14 @@ TEST_F(Recording, SegmentsGoIntoFilesOnly) {
   TransferDone done;
   done.token = 9, done.segments = log;
   make("");
-  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(begin());
   recorder_->transferred(1, done, 1400);
   EXPECT_FALSE(recorder_->is_writing());
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string()}));
   EXPECT_TRUE(recorder_->is_writing());
   done.token = 10;
   recorder_->transferred(1, done, 1500);
-  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kDump, ""}));
+  ASSERT_TRUE(obey({ipc::TraceAction::kDump, ""}));
   const auto trace = written();
   for (const auto& segments : {segments_of(trace), segments_of(dumps_in(folder_).begin()->second)}) {
     ASSERT_EQ(segments.size(), 1U);

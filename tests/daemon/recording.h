@@ -22,12 +22,25 @@ class Recording : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // A job of `uid` that wants this.
-  void make(const std::string& wishes, uid_t uid = ::geteuid()) {
+  void make(const std::string& wishes, uid_t uid = ::geteuid(), Offload offload = {}) {
     auto settings = job_settings(Config(), wishes);
     ASSERT_TRUE(settings) << settings.error().message();
     recorder_.reset();
     members_ = std::make_unique<Membership>(JobIdentity{"my/job", uid, 4, 2, "", ""}, *settings);
-    recorder_ = std::make_unique<JobRecorder>(*members_, node_.view, JobRecorder::Place{"hosta", folder_.string()});
+    recorder_ = std::make_unique<JobRecorder>(
+        *members_, node_.view,
+        JobRecorder::Place{.host = "hosta", .state_folder = folder_.string(), .offload = std::move(offload)});
+  }
+  // What the recorder tells at once: it has no other thread.
+  Result<void> begin() {
+    Result<void> told = fail(ErrorKind::kInternal, "nothing was told");
+    recorder_->begin([&](Result<void> ready) { told = std::move(ready); });
+    return told;
+  }
+  Result<std::string> obey(const wire::TraceOrder& order) {
+    Result<std::string> told = fail(ErrorKind::kInternal, "nothing was told");
+    recorder_->obey(order, [&](Result<std::string> path) { told = std::move(path); });
+    return told;
   }
   void step(std::uint64_t number) {
     const auto at_us = static_cast<TimeUs>(number) * 1000 + 1000;

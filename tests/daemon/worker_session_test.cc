@@ -35,7 +35,9 @@ struct Keeper final : SessionHandler {
   void session_attached(WorkerSession& attached) override { attached.serve(job); }
   std::string session_status(uid_t) override { return "{}"; }
   Result<void> change_settings(uid_t, const std::string&, const sched::SettingsChange&) override { return {}; }
-  Result<std::string> trace(uid_t, const std::string&, const wire::TraceOrder&) override { return std::string(); }
+  void trace(uid_t, const std::string&, const wire::TraceOrder&, const TraceTold& told) override {
+    told(std::string());
+  }
   void session_ended(WorkerSession&, const Error&) override {
     reactor.post([this] { session.reset(); });
   }

@@ -328,7 +328,7 @@ TEST_F(TraceFile, AStreamWhoseFileIsFullIsNotWhole) {
   const auto made = [&](std::uint64_t most_bytes) {
     auto writer = TraceWriter::create(folder(), "a.trace", header(), most_bytes);
     EXPECT_TRUE(writer);
-    return std::make_unique<TraceStream>(recorder, std::move(*writer),
+    return std::make_unique<TraceStream>(recorder, std::move(*writer), recorder->now(),
                                          [](const Error& error) { FAIL() << error.message(); });
   };
   auto stream = made(kMaxTraceBytes);
@@ -349,7 +349,8 @@ TEST_F(TraceFile, AStreamWritesWhatIsRecordedWhileItLives) {
   {
     auto writer = TraceWriter::create(folder(), "a.trace", header());
     ASSERT_TRUE(writer);
-    TraceStream stream(recorder, std::move(*writer), [](const Error& error) { FAIL() << error.message(); });
+    TraceStream stream(recorder, std::move(*writer), recorder->now(),
+                       [](const Error& error) { FAIL() << error.message(); });
     stream.add(group());
     for (std::uint64_t i = 1; i <= 900; ++i) recorder->add(stage(static_cast<TimeUs>(i), i));
   }
