@@ -111,7 +111,7 @@ constexpr std::array kFamilies = {
     Family{"deft_link_open", kGauge, kLink, "/open", 1, "1: the link is open."},
     Family{"deft_link_lost", kGauge, kLink, "/is_lost", 1, "1: the link was lost, and another one stands in."},
     Family{"deft_link_parts_total", kCounter, kLink, "/parts", 1, "Parts and collectives that were reduced."},
-    Family{"deft_link_merged_parts_total", kCounter, kLink, "/merged_parts", 1, "Those that merged several steps."},
+    Family{"deft_link_merged_parts_total", kCounter, kLink, "/merged_parts", 1, "Those that went on over several buckets."},
     Family{"deft_link_replayed_parts_total", kCounter, kLink, "/run_again", 1, "Those that were run again because the link was lost."},
     Family{"deft_link_bytes_total", kCounter, kLink, "/bytes", 1, "Data that were reduced."},
     Family{"deft_link_wire_bytes_total", kCounter, kLink, "/wire_bytes", 1, "What they were encoded to. By deft_link_bytes_total: the ratio of the codec."},
