@@ -56,12 +56,7 @@ std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t by
 
 std::uint64_t BlockScheduler::undivided(model::LinkIndex link, std::uint64_t bytes,
                                         std::vector<double>& free_at_us) const {
-  const auto ends_us = [&](model::LinkIndex i) { return free_at_us[i] + board_.cost_us(i, bytes); };
-  model::LinkIndex best = 0;
-  for (model::LinkIndex i = 1; i < board_.count(); ++i)
-    if (ends_us(i) < ends_us(best)) best = i;
-  free_at_us[best] = ends_us(best);  // for the tasks behind
-  return best == link ? bytes : 0;
+  return board_.give_to_earliest(bytes, free_at_us) == link ? bytes : 0;
 }
 
 // The link that ends the smallest block first takes one now or when it becomes idle, so no task waits for ever.
@@ -97,7 +92,7 @@ std::uint64_t BlockScheduler::fitting(const ReadyTask& task, model::LinkIndex li
 
 bool BlockScheduler::launch_on(model::LinkIndex link, TimeUs now_us, std::vector<Launch>& launches) {
   std::vector<double> free_at_us;
-  for (model::LinkIndex i = 0; i < board_.count(); ++i) free_at_us.push_back(board_.free_at_us(i, now_us));
+  board_.list_free_at_us(now_us, free_at_us);
   for (auto it = queue_.begin(); it != queue_.end(); ++it) {
     ReadyTask& task = *it;
     const std::uint64_t share = share_of(task, link, free_at_us);

@@ -88,8 +88,7 @@ class Dear final : public RunScheduler {
 
   void take_gathers(TimeUs now_us, std::vector<Launch>& launches) {
     std::vector<double> free_at_us;
-    for (model::LinkIndex link = 0; link < board_.count(); ++link)
-      free_at_us.push_back(board_.free_at_us(link, now_us));
+    board_.list_free_at_us(now_us, free_at_us);
     std::size_t looks = kLookAhead;
     for (auto step = steps_.begin(); step != steps_.end() && step->second.scattered_bytes == step_bytes_;) {
       auto& gathers = step->second.gathers;
@@ -104,11 +103,7 @@ class Dear final : public RunScheduler {
   bool gather(Launch launch, TimeUs now_us, std::vector<double>& free_at_us, std::vector<Launch>& launches) {
     launch.part = LaunchPart::kAllGather;
     const std::uint64_t bytes = link_bytes(launch);
-    const auto ends_us = [&](model::LinkIndex link) { return free_at_us[link] + board_.cost_us(link, bytes); };
-    launch.link = 0;
-    for (model::LinkIndex link = 1; link < board_.count(); ++link)
-      if (ends_us(link) < ends_us(launch.link)) launch.link = link;
-    free_at_us[launch.link] = ends_us(launch.link);
+    launch.link = board_.give_to_earliest(bytes, free_at_us);
     if (board_.room_bytes(launch.link) < bytes) return false;
     send(launch, now_us);
     launches.push_back(launch);

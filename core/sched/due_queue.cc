@@ -171,8 +171,7 @@ void DueQueue::take_small(TimeUs now_us, std::vector<Launch>& launches) {
 void DueQueue::take(TimeUs now_us, std::vector<Launch>& launches) {
   take_small(now_us, launches);
   if (waiting_.empty() || !any_room(now_us)) return;
-  free_at_us_.clear();
-  for (model::LinkIndex link = 0; link < board_.count(); ++link) free_at_us_.push_back(board_.free_at_us(link, now_us));
+  board_.list_free_at_us(now_us, free_at_us_);
   int looks = kLookAhead;
   for (auto waiting = waiting_.begin(); waiting != waiting_.end() && looks > 0;) {
     place(*waiting, looks, now_us, launches);

@@ -26,6 +26,22 @@ double LinkBoard::free_at_us(model::LinkIndex link, TimeUs now_us) const {
   return std::max(now, static_cast<double>(state.head_began_us) + head) + (state.queued_us - head);
 }
 
+void LinkBoard::list_free_at_us(TimeUs now_us, std::vector<double>& out) const {
+  out.clear();
+  for (model::LinkIndex link = 0; link < count(); ++link) out.push_back(free_at_us(link, now_us));
+}
+
+model::LinkIndex LinkBoard::give_to_earliest(std::uint64_t bytes, std::vector<double>& free_at_us) const {
+  model::LinkIndex best = 0;
+  double best_us = free_at_us[0] + cost_us(0, bytes);
+  for (model::LinkIndex link = 1; link < count(); ++link) {
+    const double us = free_at_us[link] + cost_us(link, bytes);
+    if (us < best_us) best = link, best_us = us;
+  }
+  free_at_us[best] = best_us;
+  return best;
+}
+
 std::uint64_t LinkBoard::room_bytes(model::LinkIndex link, std::uint64_t planned_bytes) const {
   if (links_[link].lost) return 0;
   const std::uint64_t before = links_[link].bytes + planned_bytes;

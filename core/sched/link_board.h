@@ -35,6 +35,10 @@ class LinkBoard {
   [[nodiscard]] double bytes_per_us(model::LinkIndex link) const { return links_[link].model.bytes_per_us; }
   // The time when everything in flight on `link` will be done.
   [[nodiscard]] double free_at_us(model::LinkIndex link, TimeUs now_us) const;
+  // Writes that time of each link to `out`.
+  void list_free_at_us(TimeUs now_us, std::vector<double>& out) const;
+  // The link on which `bytes` would end first, if each link i begins them at free_at_us[i]. That link is then free when they end.
+  model::LinkIndex give_to_earliest(std::uint64_t bytes, std::vector<double>& free_at_us) const;
   // The largest launch that `link` has room for, after the `planned_bytes` that the caller is about to launch there.
   [[nodiscard]] std::uint64_t room_bytes(model::LinkIndex link, std::uint64_t planned_bytes = 0) const;
   [[nodiscard]] std::uint64_t on_way_bytes(model::LinkIndex link) const { return links_[link].bytes; }

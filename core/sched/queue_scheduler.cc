@@ -70,20 +70,6 @@ bool PartPlacer::any_fits(std::size_t position) const {
                      [&](const ReadyTask& task) { return task.rest() > 0 && task.part_at(task.sent) <= room; });
 }
 
-model::LinkIndex PartPlacer::give_to_earliest(std::uint64_t bytes) {
-  const LinkBoard& board = board_;
-  std::vector<double>& free_at_us = draft_.free_at_us;
-  const model::LinkIndex links = board.count();
-  model::LinkIndex best = 0;
-  double best_finish = free_at_us[0] + board.cost_us(0, bytes);
-  for (model::LinkIndex link = 1; link < links; ++link) {
-    const double finish = free_at_us[link] + board.cost_us(link, bytes);
-    if (finish < best_finish) best = link, best_finish = finish;
-  }
-  free_at_us[best] = best_finish;
-  return best;
-}
-
 void PartPlacer::append(const Launch& launch) {
   draft_.planned_bytes[launch.link] += launch.bytes;
   if (rules_.join_parts && !draft_.launches.empty()) {
@@ -102,7 +88,7 @@ bool PartPlacer::place(std::size_t position) {
   // The parts of a bucket are alike, so its next part goes now, whichever of its parts found the room.
   for (std::uint64_t seen = task.sent; seen < task.bytes && draft_.looks > 0; --draft_.looks) {
     const std::uint64_t bytes = task.part_at(seen);
-    const auto link = give_to_earliest(bytes);
+    const auto link = board_.give_to_earliest(bytes, draft_.free_at_us);
     seen += bytes;
     const std::uint64_t next = task.part_at(task.sent);
     if (next > board_.room_bytes(link, draft_.planned_bytes[link])) continue;
@@ -117,9 +103,7 @@ std::vector<Launch> PartPlacer::take(TimeUs now_us) {
   draft_.looks = kLookAhead;
   draft_.planned_bytes.assign(board_.count(), 0);
   if (!any_fits(0)) return {};
-  draft_.free_at_us.clear();
-  for (model::LinkIndex link = 0; link < board_.count(); ++link)
-    draft_.free_at_us.push_back(board_.free_at_us(link, now_us));
+  board_.list_free_at_us(now_us, draft_.free_at_us);
   for (std::size_t position = 0; position < queue_.size() && draft_.looks > 0;) {
     if (place(position))
       queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(position));

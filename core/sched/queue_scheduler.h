@@ -49,8 +49,6 @@ class PartPlacer {
   [[nodiscard]] std::uint64_t most_room() const;
   // True if a part of the task at `position`, or of a later one that may still be considered, fits into that room.
   [[nodiscard]] bool any_fits(std::size_t position) const;
-  // The link on which a part of `bytes` finishes first, after the parts that were placed before. Places the part there.
-  model::LinkIndex give_to_earliest(std::uint64_t bytes);
   // Decides for each remaining part of the task at `position` on which link it finishes first. Drafts the part if that link has
   // room now. True if the whole task has been launched.
   bool place(std::size_t position);

@@ -52,6 +52,21 @@ TEST(LinkBoard, theWindowIsWhatMayBeOnItsWayAndTheFirstGoesWhateverItsSize) {
   EXPECT_EQ(board.room_bytes(0, 3000), 0U);
 }
 
+TEST(LinkBoard, bytesGoToTheLinkOnWhichTheyEndFirst) {
+  LinkBoard board({{"slow", 10, 100}, {"fast", 40, 1000}}, {4000});
+  std::vector<double> free_at_us;
+  board.list_free_at_us(5, free_at_us);
+  EXPECT_EQ(free_at_us, (std::vector<double>{5, 5}));
+  EXPECT_EQ(board.give_to_earliest(1000, free_at_us), 0U);
+  EXPECT_EQ(free_at_us, (std::vector<double>{25, 5})) << "the link is free when they end";
+  EXPECT_EQ(board.give_to_earliest(3000, free_at_us), 1U) << "at 48, and not at 65";
+  EXPECT_EQ(board.give_to_earliest(1000, free_at_us), 0U);
+  EXPECT_EQ(free_at_us, (std::vector<double>{45, 48}));
+  board.remove(0);
+  board.list_free_at_us(5, free_at_us);
+  EXPECT_EQ(board.give_to_earliest(1000, free_at_us), 1U) << "a lost link is never free";
+}
+
 TEST(LinkBoard, anEstimateThatMakesNoSenseIsNoNews) {
   LinkBoard board = one_link();
   board.measured(0, {"link", -1, 100});
