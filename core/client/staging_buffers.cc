@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/ipc/wire.h"
+#include "core/model/buckets.h"
 
 namespace deft::client {
 namespace {
@@ -50,7 +51,7 @@ Piece StagingBuffers::cut(std::uint32_t number, Buffer& buffer, std::uint64_t by
 Result<Piece> StagingBuffers::take(std::uint64_t bytes) {
   if (bytes > kLargestBuffer)
     return fail(ErrorKind::kInvalid, "a collective over " + std::to_string(bytes) + " bytes is too large");
-  bytes = (std::max<std::uint64_t>(bytes, 1) + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+  bytes = model::round_up(std::max<std::uint64_t>(bytes, 1), kAlignBytes);
   const std::lock_guard lock(mutex_);  // also while the daemon makes a buffer, so that not every thread asks for one
   for (auto& [number, buffer] : buffers_)
     if (const Piece piece = cut(number, buffer, bytes); piece.data != nullptr) return piece;

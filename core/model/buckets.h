@@ -60,6 +60,13 @@ struct LinkModel {
 // A whole number of elements of every type, and of blocks of every codec (core/compress): 256 float32.
 inline constexpr std::uint64_t kPartAlignBytes = 1024;
 
+// `bytes` rounded up to a multiple of `unit`.
+constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// PyTorch's DDP fuses gradients until a bucket holds so many bytes. The first bucket is small, so that the link begins early.
+inline constexpr std::uint64_t kDdpBucketBytes = 25 << 20;
+inline constexpr std::uint64_t kDdpFirstBucketBytes = 1 << 20;
+
 // The size of the next part of a bucket of which `rest` bytes are left, from byte `begin` of the arena on. It is about `most` bytes, and
 // the part ends between two blocks of a codec. Buckets of small tensors may begin inside a block.
 constexpr std::uint64_t aligned_part(std::uint64_t begin, std::uint64_t rest, std::uint64_t most) {

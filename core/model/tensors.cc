@@ -8,10 +8,6 @@
 namespace deft::model {
 namespace {
 
-std::uint64_t aligned(std::uint64_t value, std::uint64_t alignment) {
-  return (value + alignment - 1) / alignment * alignment;
-}
-
 Result<void> check(const TensorSpec& tensor, std::size_t index) {
   const std::string at = "tensor " + std::to_string(index) + " '" + tensor.name + "'";
   if (tensor.name.empty()) return fail(ErrorKind::kInvalid, "tensor " + std::to_string(index) + " has no name");
@@ -61,20 +57,20 @@ Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t s
   }
   std::uint64_t offset = 0;
   for (const DType dtype : order) {
-    Region region{dtype, aligned(offset, kRegionAlignBytes), 0};
+    Region region{dtype, round_up(offset, kRegionAlignBytes), 0};
     offset = region.offset;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (tensors[i].dtype != dtype) continue;
       const std::uint64_t bytes = tensors[i].bytes();
       const std::uint64_t alignment = bytes >= kLargeTensorBytes ? kPartAlignBytes : kTensorAlignBytes;
-      layout.tensors[i] = {aligned(offset, alignment), bytes};
-      offset = layout.tensors[i].offset + aligned(bytes, alignment);
+      layout.tensors[i] = {round_up(offset, alignment), bytes};
+      offset = layout.tensors[i].offset + round_up(bytes, alignment);
       if (offset > kMaxArenaBytes) return fail(ErrorKind::kInvalid, "the tensors need more than 4 TiB");
     }
     region.bytes = offset - region.offset;
     layout.regions.push_back(region);
   }
-  layout.slot_bytes = aligned(offset, kRegionAlignBytes);
+  layout.slot_bytes = round_up(offset, kRegionAlignBytes);
   return layout;
 }
 

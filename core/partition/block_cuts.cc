@@ -113,7 +113,7 @@ Cuts deft_cuts(const Profile& profile) {
     const std::uint64_t end = i + 1 < blocks.size() ? blocks[i + 1] : total;
     const std::uint64_t pieces = pieces_needed(profile, blocks[i], end, capacity_us);
     const std::uint64_t even = (end - blocks[i] + pieces - 1) / pieces;
-    const std::uint64_t size = (even + model::kPartAlignBytes - 1) / model::kPartAlignBytes * model::kPartAlignBytes;
+    const std::uint64_t size = model::round_up(even, model::kPartAlignBytes);
     for (std::uint64_t at = blocks[i]; at < end; at += size) cuts.push_back(at);
   }
   return cuts;

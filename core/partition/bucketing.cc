@@ -20,8 +20,6 @@ using model::TensorSpec;
 
 constexpr std::uint64_t kMinBucketBytes = model::kPartAlignBytes;
 constexpr std::size_t kMaxBuckets = 1 << 20;
-constexpr std::uint64_t kDdpFirstBytes = 1 << 20;  // DDP's own first bucket is small, to start early
-constexpr std::uint64_t kDdpBytes = 25 << 20;
 constexpr std::uint64_t kFusedBytes =
     64 << 10;  // of `tensor`: some milliseconds at 100 Mbit/s, worth a message at 10 Gbit/s
 
@@ -63,7 +61,8 @@ Cuts cut_ddp(const Input& input, const RegionView& view) {
   std::uint64_t bytes = 0;
   for (const auto tensor : view.tensors) {
     const auto& place = input.layout.tensors[tensor];
-    if (bytes >= (cuts.size() == 1 ? kDdpFirstBytes : kDdpBytes)) cuts.push_back(place.offset), bytes = 0;
+    const std::uint64_t full = cuts.size() == 1 ? model::kDdpFirstBucketBytes : model::kDdpBucketBytes;
+    if (bytes >= full) cuts.push_back(place.offset), bytes = 0;
     bytes += place.bytes;
   }
   return cuts;

@@ -14,9 +14,6 @@ using model::Profile;
 using model::ProfileBucket;
 using Cuts = std::vector<std::uint64_t>;
 
-constexpr std::uint64_t kDdpFirstBytes = 1 << 20;
-constexpr std::uint64_t kDdpBytes = 25 << 20;
-
 // What each transfer on the reference link pays whatever its size.
 double reference_latency_us(const Profile& profile) {
   for (const auto& link : profile.links)
@@ -27,10 +24,7 @@ double reference_latency_us(const Profile& profile) {
 }
 
 Cuts cut_uniform(std::uint64_t total, std::uint64_t limit) {
-  const std::uint64_t unit_limit = std::max<std::uint64_t>(1, limit / model::kPartAlignBytes);
-  const std::uint64_t units = (total + model::kPartAlignBytes - 1) / model::kPartAlignBytes;
-  const std::uint64_t count = std::max<std::uint64_t>(1, (units + unit_limit - 1) / unit_limit);
-  const std::uint64_t size = (units + count - 1) / count * model::kPartAlignBytes;
+  const std::uint64_t size = model::even_part_bytes(total, limit);
   Cuts cuts;
   for (std::uint64_t at = 0; at < total; at += size) cuts.push_back(at);
   return cuts;
@@ -41,7 +35,8 @@ Cuts cut_ddp(const Profile& profile) {
   Cuts cuts{0};
   std::uint64_t at = 0;
   for (auto it = profile.buckets.rbegin(); it != profile.buckets.rend(); ++it) {
-    if (at - cuts.back() >= (cuts.size() == 1 ? kDdpFirstBytes : kDdpBytes)) cuts.push_back(at);
+    if (at - cuts.back() >= (cuts.size() == 1 ? model::kDdpFirstBucketBytes : model::kDdpBucketBytes))
+      cuts.push_back(at);
     at += it->bytes;
   }
   return cuts;

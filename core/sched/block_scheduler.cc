@@ -12,9 +12,7 @@ namespace {
 // A link with a small share of a bucket takes a whole block nevertheless, unless another link would end it so many times sooner.
 constexpr double kLate = 2;
 
-std::uint64_t round_up(std::uint64_t bytes) {
-  return (bytes + model::kPartAlignBytes - 1) / model::kPartAlignBytes * model::kPartAlignBytes;
-}
+std::uint64_t round_up(std::uint64_t bytes) { return model::round_up(bytes, model::kPartAlignBytes); }
 
 }  // namespace
 

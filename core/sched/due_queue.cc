@@ -17,10 +17,7 @@ constexpr int kLookAhead = 64;
 }  // namespace
 
 DueQueue::DueQueue(const Setup& setup, const LaunchCodecs& codecs)
-    : buckets_(setup.buckets),
-      codecs_(codecs),
-      board_(setup.links, {std::numeric_limits<std::uint64_t>::max()}),
-      small_bytes_(setup.links.size()) {}
+    : buckets_(setup.buckets), codecs_(codecs), board_(setup.links, {kNoLimit}), small_bytes_(setup.links.size()) {}
 
 void DueQueue::add(const Task& task) {
   const Waiting waiting{task, buckets_.at(task.bucket).bytes};
@@ -80,7 +77,7 @@ std::uint64_t DueQueue::least_bytes(model::LinkIndex link) const {
 
 // What keeps `link` a latency longer than until the urgent is expected, so that its order travels meanwhile.
 std::uint64_t DueQueue::bytes_until_urgent(model::LinkIndex link) const {
-  if (!urgent_us_) return std::numeric_limits<std::uint64_t>::max();
+  if (!urgent_us_) return kNoLimit;
   const double us = std::max(0.0, *urgent_us_ - free_at_us_[link]);
   return std::max(least_bytes(link), static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
 }

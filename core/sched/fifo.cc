@@ -8,8 +8,6 @@
 namespace deft::sched {
 namespace {
 
-constexpr std::uint64_t kFirstRunBytes = 1 << 20;  // small, so that the link begins early, as DDP's
-
 class Fifo final : public QueueScheduler {
  public:
   explicit Fifo(const Setup& setup) : QueueScheduler(setup, in_order(setup, largest(setup))) {}
@@ -26,7 +24,7 @@ class Fifo final : public QueueScheduler {
 
 Result<std::unique_ptr<Scheduler>> make_fifo(const Setup& setup) {
   if (setup.fused_bytes == 0) return std::make_unique<Fifo>(setup);
-  return std::make_unique<RunScheduler>(setup, runs_of_bytes(setup.buckets, kFirstRunBytes, setup.fused_bytes));
+  return std::make_unique<RunScheduler>(setup, runs_as_ddp(setup.buckets, setup.fused_bytes));
 }
 
 }  // namespace deft::sched

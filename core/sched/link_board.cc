@@ -45,7 +45,7 @@ model::LinkIndex LinkBoard::give_to_earliest(std::uint64_t bytes, std::vector<do
 std::uint64_t LinkBoard::room_bytes(model::LinkIndex link, std::uint64_t planned_bytes) const {
   if (links_[link].lost) return 0;
   const std::uint64_t before = links_[link].bytes + planned_bytes;
-  if (before == 0) return std::numeric_limits<std::uint64_t>::max();
+  if (before == 0) return kNoLimit;
   const std::uint64_t window = window_.on_link(bytes_per_us(link));
   return before < window ? window - before : 0;
 }

@@ -11,7 +11,6 @@
 namespace deft::sched {
 namespace {
 
-constexpr std::uint64_t kFirstBytes = 1 << 20, kBytesBefore = 25 << 20;  // before there is a profile, as DDP's
 constexpr double kSlack = 0.003;  // of the time until all is decoded: what `exact` gives up for fewer transfers
 constexpr std::string_view kEvenly = "even:";
 
@@ -59,7 +58,7 @@ class MeanByte {
 class MergeComp final : public MeasuredRuns {
  public:
   MergeComp(const Setup& setup, Search search)
-      : MeasuredRuns(setup, runs_of_bytes(setup.buckets, kFirstBytes, kBytesBefore)), search_(search), byte_(setup) {}
+      : MeasuredRuns(setup, runs_as_ddp(setup.buckets, model::kDdpBucketBytes)), search_(search), byte_(setup) {}
 
  private:
   [[nodiscard]] RunStarts choose(const model::Profile& profile) const override {

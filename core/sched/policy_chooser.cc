@@ -15,7 +15,7 @@ constexpr double kClearGain = 0.02;  // what the forecast did not promise may be
 constexpr double kDoubt = 0.03;      // forecasts err by so much
 constexpr double kRoom = 0.02;       // of a step
 constexpr double kForgotten = 0.9;   // what the waits of earlier steps count beside the newest step's
-constexpr std::uint64_t kDdpBytes = 25 << 20;
+
 constexpr std::uint64_t kSmallRunBytes = 2 << 20;  // what fifo's own buckets hold by default
 
 bool is_better(double us, double than_us, double gain = kGain) { return us < (1 - gain) * than_us; }
@@ -60,7 +60,7 @@ bool PolicyStopwatch::has_room() const {
 PolicyChooser::PolicyChooser(const Setup& setup, const PolicyChoice& start)
     : setup_(setup), watch_(setup.links.size()), choice_(start) {}
 
-PolicyChoice PolicyChooser::first_choice() { return {"fifo", kDdpBytes}; }
+PolicyChoice PolicyChooser::first_choice() { return {"fifo", model::kDdpBucketBytes}; }
 
 // If two choices are equal, the first one wins. So those with few launches come first.
 std::vector<PolicyChoice> PolicyChooser::candidates() {

@@ -1,7 +1,6 @@
 #include "core/sched/queue_scheduler.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "core/model/buckets.h"
@@ -20,8 +19,7 @@ QueueScheduler::QueueScheduler(const Setup& setup, const Rules& rules)
 // On one link a bucket is one launch, as cutting it would only cost. On several it is cut so that they share it; on slow
 // ones finer, as one of them idles at the end for up to the time of a part.
 QueueScheduler::Rules QueueScheduler::in_order(const Setup& setup, std::uint64_t largest_bytes) {
-  const SizeLimit part = setup.links.size() == 1 ? SizeLimit{std::numeric_limits<std::uint64_t>::max()}
-                                                 : short_parts(setup.partition_bytes);
+  const SizeLimit part = setup.links.size() == 1 ? SizeLimit{kNoLimit} : short_parts(setup.partition_bytes);
   // Two launches wait behind the running one, so that the link always has its next launch while the order after it travels.
   return {part, {std::max(3 * std::min(largest_bytes, part.bytes), setup.credit_bytes)}, false, true};
 }

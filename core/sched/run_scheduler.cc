@@ -21,12 +21,12 @@ RunStarts single_runs(std::size_t buckets) {
   return starts;
 }
 
-RunStarts runs_of_bytes(const std::vector<model::Bucket>& buckets, std::uint64_t first_bytes, std::uint64_t bytes) {
+RunStarts runs_as_ddp(const std::vector<model::Bucket>& buckets, std::uint64_t bytes) {
   const auto apart = apart_buckets(buckets);
   RunStarts starts;
   std::uint64_t held = 0;
   for (BucketIndex bucket = 0; bucket < buckets.size(); ++bucket) {
-    const std::uint64_t full = starts.size() == 1 ? std::min(first_bytes, bytes) : bytes;
+    const std::uint64_t full = starts.size() == 1 ? std::min(model::kDdpFirstBucketBytes, bytes) : bytes;
     if (starts.empty() || apart[bucket] || held >= full) {
       starts.push_back(bucket);
       held = 0;

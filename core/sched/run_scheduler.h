@@ -1,7 +1,7 @@
 // The base of the synchronous policies that send runs of neighbouring buckets as one transfer.
 //
 //   class Fused : public RunScheduler {
-//     explicit Fused(const Setup& s) : RunScheduler(s, runs_of_bytes(s.buckets, 1 << 20, s.fused_bytes)) {}
+//     explicit Fused(const Setup& s) : RunScheduler(s, runs_as_ddp(s.buckets, s.fused_bytes)) {}
 //   };
 //   change_runs(starts);                     // from the next step on; nobody waits for that
 //
@@ -28,10 +28,10 @@ std::vector<bool> apart_buckets(const std::vector<model::Bucket>& buckets);
 // Each bucket is a run of its own.
 RunStarts single_runs(std::size_t buckets);
 
-// Fuses whole buckets until a run holds `bytes`, and the first run until it holds `first_bytes`, as DDP does.
-RunStarts runs_of_bytes(const std::vector<model::Bucket>& buckets, std::uint64_t first_bytes, std::uint64_t bytes);
+// Fuses whole buckets until a run holds `bytes`, and the first run until it holds kDdpFirstBucketBytes.
+RunStarts runs_as_ddp(const std::vector<model::Bucket>& buckets, std::uint64_t bytes);
 
-// The same from the last bucket on, which forward needs first: the last run holds `last_bytes`.
+// Fuses from the last bucket on, which forward needs first: the last run holds `last_bytes`.
 RunStarts runs_of_bytes_from_end(const std::vector<model::Bucket>& buckets, std::uint64_t last_bytes,
                                  std::uint64_t bytes);
 

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 namespace deft::sched {
+
+inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();  // of bytes
 
 // A limit of `bytes`. On a slow link the limit is as many bytes as the link carries in `time_us` (0: no limit of time), but at
 // least `least_bytes`.

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -16,9 +15,6 @@
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
-
-inline constexpr std::uint64_t kNoLimit =
-    std::numeric_limits<std::uint64_t>::max();  // a limit of bytes that limits nothing
 
 // A ready bucket, or a run of buckets. Its bytes [sent, bytes) are not launched yet.
 struct ReadyTask {

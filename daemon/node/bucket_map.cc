@@ -9,9 +9,7 @@ using model::BucketIndex;
 BucketMap::BucketMap(std::vector<model::TensorSpec> specs, model::ArenaLayout layout)
     : specs_(std::move(specs)), layout_(std::move(layout)) {
   extents_.reserve(specs_.size());
-  for (const auto& place : layout_.tensors)
-    extents_.push_back((place.bytes + model::kTensorAlignBytes - 1) / model::kTensorAlignBytes *
-                       model::kTensorAlignBytes);
+  for (const auto& place : layout_.tensors) extents_.push_back(model::round_up(place.bytes, model::kTensorAlignBytes));
 }
 
 Result<void> BucketMap::set_buckets(std::vector<model::Bucket> buckets) {
