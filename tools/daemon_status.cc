@@ -176,7 +176,7 @@ std::string preserver_text(const json& job) {
   return out;
 }
 
-// Which buckets the policy mgwfbp merges, since when and why.
+// Which buckets the policy merges, since when and why.
 std::string merging_text(const json& job) {
   const auto leader = job.find("leader");
   if (leader == job.end()) return "";

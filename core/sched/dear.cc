@@ -4,7 +4,7 @@
 //
 // The all-gathers of a step begin when its last reduce-scatter has ended. An all-gather covers the bytes of one
 // reduce-scatter launch, because the nodes' shares depend on them. Runs are so long that the latency of a half is about a tenth of
-// its time; that is decided anew with each measured profile.
+// its time. They begin by the links' first models.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -12,9 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/sched/measured_runs.h"
 #include "core/sched/policies.h"
-#include "core/sched/profile_watch.h"
-#include "core/sched/run_scheduler.h"
 
 namespace deft::sched {
 namespace {
@@ -30,40 +29,24 @@ std::uint64_t run_bytes(const std::vector<model::LinkModel>& links) {
       std::clamp(most, static_cast<double>(kLeastRunBytes), static_cast<double>(kMostRunBytes)));
 }
 
-class Dear final : public RunScheduler {
+class Dear final : public MeasuredRuns {
  public:
-  explicit Dear(const Setup& setup)
-      : RunScheduler(setup, runs(setup, run_bytes(setup.links))), setup_(setup), watch_(setup.links.size(), true) {
+  explicit Dear(const Setup& setup) : MeasuredRuns(setup, runs(setup.buckets, setup.links)), buckets_(setup.buckets) {
     for (const auto& bucket : setup.buckets) step_bytes_ += bucket.bytes;
   }
 
   std::vector<Launch> take_launches(TimeUs now_us) override {
-    auto launches = RunScheduler::take_launches(now_us);
+    auto launches = MeasuredRuns::take_launches(now_us);
     take_gathers(now_us, launches);
     return launches;
   }
 
   void part_finished(const Launch& launch, TimeUs now_us) override {
-    RunScheduler::part_finished(launch, now_us);
+    MeasuredRuns::part_finished(launch, now_us);
     if (launch.part != LaunchPart::kReduceScatter) return;
     Step& step = steps_[launch.generation];
     step.scattered_bytes += launch.bytes;
     step.gathers.emplace(bucket(last_bucket_of(launch)).forward_position, launch);
-  }
-
-  void link_lost(model::LinkIndex link) override {
-    RunScheduler::link_lost(link);
-    watch_.link_lost(link);
-  }
-
-  [[nodiscard]] bool wants_profile(std::uint64_t step) const override { return watch_.is_due(step); }
-  void profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) override {
-    if (!watch_.look(profile, step)) return;
-    watch_.decided(profile);
-    const model::Profile rest = watch_.remaining(profile);
-    std::vector<model::LinkModel> links;
-    for (std::size_t link = 0; link < rest.links.size(); ++link) links.push_back(rest.link_model(link));
-    change_runs(runs(setup_, run_bytes(links)));
   }
 
  private:
@@ -73,8 +56,15 @@ class Dear final : public RunScheduler {
   };
 
   // The last run is short: forward needs it first, and nothing hides it.
-  static RunStarts runs(const Setup& setup, std::uint64_t bytes) {
-    return runs_of_bytes_from_end(setup.buckets, std::max(kLeastRunBytes, bytes / 4), bytes);
+  static RunStarts runs(const std::vector<model::Bucket>& buckets, const std::vector<model::LinkModel>& links) {
+    const std::uint64_t bytes = run_bytes(links);
+    return runs_of_bytes_from_end(buckets, std::max(kLeastRunBytes, bytes / 4), bytes);
+  }
+
+  [[nodiscard]] RunStarts choose(const model::Profile& profile) const override {
+    std::vector<model::LinkModel> links;
+    for (std::size_t link = 0; link < profile.links.size(); ++link) links.push_back(profile.link_model(link));
+    return runs(buckets_, links);
   }
 
   [[nodiscard]] LaunchPart part_of_launches() const override { return LaunchPart::kReduceScatter; }
@@ -110,8 +100,7 @@ class Dear final : public RunScheduler {
     return true;
   }
 
-  const Setup setup_;
-  ProfileWatch watch_;
+  const std::vector<model::Bucket> buckets_;
   std::uint64_t step_bytes_ = 0;
   std::map<std::uint64_t, Step> steps_;  // by generation
 };

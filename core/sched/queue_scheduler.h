@@ -1,5 +1,6 @@
-// The base of the synchronous policies that send ready buckets one part at a time (fifo, mgwfbp, p3, bytescheduler). The Rules of
-// a policy say in which order buckets go and how large a launch may be. PartPlacer spreads the parts over the links.
+// The base of the synchronous policies that send ready buckets one part at a time: fifo, p3, bytescheduler, and by RunScheduler the
+// policies that merge buckets. The Rules of a policy say in which order buckets go and how large a launch may be. PartPlacer spreads
+// the parts over the links.
 //
 //   class Fifo : public QueueScheduler { public: explicit Fifo(const Setup& s) : QueueScheduler(s, in_order(s, largest)) {} };
 #pragma once

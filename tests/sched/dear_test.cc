@@ -70,6 +70,26 @@ TEST_F(Dear, GathersNoMoreThanTheWindowAtOnce) {
   EXPECT_EQ(gathers[0].bucket, 2U);
 }
 
+TEST_F(Dear, SaysWhichBucketsGoTogetherOnceItHasAProfile) {
+  scheduler = make_scheduler(setup).value();
+  EXPECT_FALSE(scheduler->take_fusion());
+  model::Profile profile;
+  for (const auto& bucket : setup.buckets) profile.buckets.push_back({"b", bucket.bytes, 100, 200, {}});
+  profile.links = {{"l", 500, {}, 1000}};  // a run takes as long as 20 latencies
+  ASSERT_TRUE(scheduler->wants_profile(9));
+  scheduler->profile_measured(profile, 9, 0);
+  const auto fusion = scheduler->take_fusion();
+  ASSERT_TRUE(fusion);
+  EXPECT_EQ(fusion->step, 9U);
+  EXPECT_EQ(fusion->starts, std::vector<model::BucketIndex>{0});
+  EXPECT_EQ(fusion->reason, "the first profile");
+  EXPECT_TRUE(ready(0, 9).empty());
+  EXPECT_TRUE(ready(1, 9).empty());
+  const auto launches = ready(2, 9);
+  ASSERT_EQ(launches.size(), 1U);
+  EXPECT_EQ(launches[0].bytes, 3 * kMiB);
+}
+
 TEST_F(Dear, RefusesWhatHasNoHalves) {
   setup.no_halves = "link ps:10.0.0.9:29610 has none";
   EXPECT_EQ(make_scheduler(setup).error().what,
