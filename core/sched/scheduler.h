@@ -85,7 +85,8 @@ struct PlanSwitch {
 // A change of the buckets that go together, from `step` on.
 struct BucketFusion {
   std::uint64_t step = 0;
-  std::vector<model::BucketIndex> starts;  // the first bucket of each transfer: ascending, and the first is 0
+  // The first bucket of each transfer: ascending, and the first is 0. Empty: the merging policy before this one is gone.
+  std::vector<model::BucketIndex> starts;
   std::string reason;
 };
 

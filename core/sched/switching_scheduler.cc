@@ -169,6 +169,15 @@ std::vector<Update> SwitchingScheduler::take_updates() {
   return all;
 }
 
+// What an era has merged ends with it.
+std::optional<BucketFusion> SwitchingScheduler::take_fusion() {
+  Era& era = eras_.back();
+  auto fusion = era.scheduler->take_fusion();
+  const bool is_first = !std::exchange(era.is_fusion_told, true);
+  if (!fusion && is_first && era.number > 0) return BucketFusion{.step = era.begins, .starts = {}, .reason = {}};
+  return fusion;
+}
+
 void SwitchingScheduler::link_measured(model::LinkIndex link, const model::LinkModel& measured) {
   if (is_sane(measured)) setup_.links.at(link) = measured;
   for (Era& era : eras_) era.scheduler->link_measured(link, measured);

@@ -40,7 +40,7 @@ class SwitchingScheduler final : public Scheduler {
   [[nodiscard]] bool wants_profile(std::uint64_t step) const override;
   std::vector<Launch> take_launches(TimeUs now_us) override;
   std::vector<Update> take_updates() override;
-  std::optional<BucketFusion> take_fusion() override { return current().take_fusion(); }
+  std::optional<BucketFusion> take_fusion() override;
   // kInvalid for a policy that delays updates, or that only the simulator runs, and for sizes that no policy can have.
   Result<void> change_settings(const SettingsChange& change) override;
   [[nodiscard]] Result<void> check_change(const SettingsChange& change) const override;
@@ -55,6 +55,7 @@ class SwitchingScheduler final : public Scheduler {
     LaunchSizes sizes;
     std::unique_ptr<Scheduler> scheduler;
     std::uint64_t reduced_bytes = 0;
+    bool is_fusion_told = false;  // to take_fusion(): what goes together in this era, or nothing
   };
   struct InFlight {
     std::uint64_t era = 0;
@@ -69,11 +70,10 @@ class SwitchingScheduler final : public Scheduler {
   bool begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us);
   void drop_finished_eras();
 
-  Setup setup_;             // with the links as they are measured
-  std::vector<bool> lost_;  // [link]
-  LaunchSizes sizes_;       // that the user wants from the next step on
-  bool has_new_sizes_ =
-      false;  // the user has named sizes since the newest step began; they may be equal to those in force
+  Setup setup_;                 // with the links as they are measured
+  std::vector<bool> lost_;      // [link]
+  LaunchSizes sizes_;           // that the user wants from the next step on
+  bool has_new_sizes_ = false;  // the user has named sizes since the newest step began, perhaps those in force
   PolicyChooser chooser_;
   std::deque<Era> eras_;  // the last one is in force
   std::uint64_t eras_begun_ = 0;

@@ -368,7 +368,9 @@ void GroupCoordinator::take_statistics(std::size_t node, const wire::GradientSta
 }
 
 std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
-  if (const auto fusion = scheduler_->take_fusion()) {
+  if (const auto fusion = scheduler_->take_fusion(); fusion && fusion->starts.empty()) {
+    shown_.merging = nullptr;
+  } else if (fusion) {
     shown_.merging = merging_of(*fusion, id_.group, schedules_.size());
     LOG(INFO) << about(id_.job).of(id_.user) << "merged " << schedules_.size() << " buckets into "
               << fusion->starts.size() << " transfers from step " << fusion->step << " on, because of "

@@ -247,5 +247,34 @@ TEST(GroupCoordinator, ThePolicyOfARunningJobIsShownWithItsReason) {
   EXPECT_EQ(status["policies"][0]["reason"], "the user set it");
 }
 
+TEST(GroupCoordinator, ShowsNoMergedBucketsOfAPolicyThatIsGone) {
+  Group world("mgwfbp");
+  const std::vector<model::TensorSpec> tensors = {{"a", model::DType::kFloat32, {1 << 15}},
+                                                  {"b", model::DType::kFloat32, {1 << 15}}};
+  for (const std::size_t node : {0, 1})
+    ASSERT_TRUE(world.group.declare(node, {3, "sgd", tensors, 4}, world.links, name_of));
+  ASSERT_EQ(world.group.buckets(), 2U);
+  TimeUs now_us = 0;
+  const auto run_step = [&](std::uint64_t step) {
+    world.group.stage_began(sched::Stage::kForward, step, now_us += 1000, 0);
+    world.group.stage_began(sched::Stage::kBackward, step, now_us += 1000, 0);
+    for (model::BucketIndex bucket = 0; bucket < 2; ++bucket) world.group.bucket_ready(bucket, step, now_us += 10);
+    EXPECT_FALSE(world.group.take_plan());
+    while (const auto order = world.group.take_launches(world.links, now_us))
+      for (std::size_t i = 0; i < order->launches.size(); ++i) world.group.finished(order->first + i, now_us += 10);
+  };
+  const auto merging = [&] {
+    nlohmann::json leader;
+    world.group.add_status(leader);
+    return leader.value("merging", nlohmann::json::array());
+  };
+  for (std::uint64_t step = 0; step < 9; ++step) run_step(step);
+  ASSERT_EQ(merging().size(), 1U) << "of the first profile";
+  EXPECT_EQ(merging()[0]["transfers"], 1);
+  ASSERT_TRUE(world.group.scheduler().change_settings({.policy = "p3"}));
+  run_step(9);
+  EXPECT_TRUE(merging().empty()) << merging().dump();
+}
+
 }  // namespace
 }  // namespace deft::daemon

@@ -203,6 +203,30 @@ TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
   EXPECT_EQ(made->take_launches(20).front().priority, 0u);
 }
 
+TEST(Switching, WhatAPolicyHasMergedEndsWithIt) {
+  auto setup = auto_setup({4096, 4096}, 1);
+  setup.policy = "mgwfbp";
+  const auto made = make_switching(setup).value();
+  model::Profile profile;
+  profile.buckets = {{"b1", 4096, 10, 10, {}}, {"b0", 4096, 10, 10, {}}};
+  profile.links = {{"l", 1000, {}, 100}};
+  EXPECT_FALSE(made->take_fusion());
+  made->profile_measured(profile, 8, 0);
+  const std::vector<BucketIndex> all_together = {0};
+  EXPECT_EQ(made->take_fusion().value().starts, all_together);
+  ASSERT_TRUE(made->change_settings({.policy = "p3"}));
+  made->stage_began(Stage::kBackward, 9, 0, 0);
+  const auto ended = made->take_fusion();
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->step, 9u);
+  EXPECT_TRUE(ended->starts.empty());
+  EXPECT_FALSE(made->take_fusion()) << "it is told once";
+  ASSERT_TRUE(made->change_settings({.policy = "mgwfbp"}));
+  made->stage_began(Stage::kBackward, 10, 0, 0);
+  EXPECT_EQ(made->take_fusion().value().starts, all_together) << "it begins with the newest profile";
+  EXPECT_FALSE(made->take_fusion());
+}
+
 TEST(Switching, AStepBeyondAllCountsDoesNotEndThePolicyBeforeIt) {
   const auto made = make_switching(auto_setup({1 << 20}, 1)).value();
   ASSERT_TRUE(made->change_settings({.policy = "p3"}));
