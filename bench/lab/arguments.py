@@ -315,6 +315,8 @@ def _check_forecasts(arguments: argparse.Namespace, schemes: list[Scheme]) -> No
             raise ValueError("--verify needs the scheme compute, in whose steps the layers are measured")
         if any(scheme.wrapper for scheme in schemes):
             raise ValueError("--verify forecasts Deft's optimizer: leave out the schemes NAME-ddp and NAME-fsdp2")
+        if encodes := [scheme.text for scheme in schemes if scheme.is_deft and scheme.codec != "none"]:
+            raise ValueError(f"scheme '{encodes[0]}': --verify forecasts exact gradients; add :compression=none")
 
 
 def known_policies(build: Path) -> list[str] | None:

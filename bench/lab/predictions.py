@@ -45,7 +45,7 @@ def check(schemes: list[Scheme]) -> None:
                 f"scheme '{scheme.text}': with --predict it may differ from {ours[0].text} by its policy, "
                 "compression and @2x alone"
             )
-        if _codec(scheme) != _codec(ours[0]) and "auto" in (_codec(scheme), _codec(ours[0])):
+        if scheme.codec != ours[0].codec and "auto" in (scheme.codec, ours[0].codec):
             raise ValueError(
                 f"scheme '{scheme.text}': a trace does not say what knapsack would encode; with --predict give it "
                 "compression=none or a codec"
@@ -108,16 +108,11 @@ def what_if_options(traced: Scheme, scheme: Scheme) -> list[str]:
     options = []
     if scheme.kind != traced.kind:
         options += ["--policy", scheme.kind]
-    if _codec(scheme) != _codec(traced):
-        options += ["--compression", _codec(scheme)]
+    if scheme.codec != traced.codec:
+        options += ["--compression", scheme.codec]
     if scheme.speed != traced.speed:
         options += ["--links", f"all={scheme.speed / traced.speed:g}x"]
     return options
-
-
-def _codec(scheme: Scheme) -> str:
-    chosen = dict(scheme.options).get("compression") or ("auto" if scheme.kind == "knapsack" else "none")
-    return "auto" if chosen.startswith("auto") else chosen
 
 
 def _other_options(scheme: Scheme) -> dict[str, str]:

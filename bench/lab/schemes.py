@@ -54,6 +54,12 @@ class Scheme:
         return "-".join(filter(None, ("deft", self.wrapper))) if self.is_deft else self.kind
 
     @property
+    def codec(self) -> str:
+        """With which codec Deft encodes: none, auto if plans choose, or a name."""
+        chosen = dict(self.options).get("compression") or ("auto" if self.kind == "knapsack" else "none")
+        return "auto" if chosen.startswith("auto") else chosen
+
+    @property
     def is_plain_ddp(self) -> bool:
         """The baseline: every step's gradients, as they are."""
         return self.kind == "ddp" and self.passes == 1 and not self.hook

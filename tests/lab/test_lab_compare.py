@@ -125,7 +125,7 @@ def test_verify_and_time_to_accuracy_add_what_they_measure(emulated, tmp_path):
 
 @pytest.mark.skipif(not BUILT, reason="deftd or the torch plugin is not built")
 def test_replayed_layers_go_through_every_kind_of_scheme(emulated, tmp_path):
-    schemes = "compute,ddp:5,fifo,bytescheduler-accumulate-2,knapsack:preserver=off"
+    schemes = "compute,ddp:5,fifo,bytescheduler-accumulate-2,knapsack:preserver=off:compression=none"
     more = ["--accelerator", "--verify", "--model", "resnet", "--batch", "8", "--steps", "4"]
     done, records = compared(tmp_path, "--schemes", schemes, "--rate", "100mbit", *more)
     assert done.returncode == 0, done.stderr
@@ -181,6 +181,8 @@ def test_a_scheme_that_fails_is_named_and_the_others_go_on(tmp_path):
         (["--time-to-accuracy", "0.5"], "--epochs"),
         (["--time-to-accuracy", "120%", "--epochs", "1"], "between"),
         (["--verify", "--schemes", "ddp,fifo"], "compute"),
+        (["--verify", "--schemes", "compute,knapsack"], "'knapsack': --verify forecasts exact gradients"),
+        (["--verify", "--schemes", "compute,fifo:compression=int8"], "add :compression=none"),
         (["--accelerator", "--epochs", "1"], "--epochs"),
         (["--accelerator", "--accuracy"], "--accuracy"),
         (["--accelerator", "--straggler", "node1@step 3: 0.5"], "--straggler"),
