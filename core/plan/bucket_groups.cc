@@ -7,14 +7,6 @@ namespace {
 
 constexpr double kMostShare = 0.006;  // of compute, and of the links' time for all buckets, in one group of several
 
-// The time of a bucket if all links share it.
-double links_us(const Problem& problem, std::size_t bucket) {
-  double speed = 0;
-  for (std::size_t link = 0; link < problem.links(); ++link)
-    speed += 1 / std::max(problem.cost(link, bucket).us(problem.bucket(bucket).bytes), 1e-9);
-  return 1 / speed;
-}
-
 // The time that a group takes.
 struct Load {
   double links_us = 0, compute_us = 0;
@@ -29,7 +21,7 @@ struct Load {
 Load load_of(const Problem& problem, std::size_t begin, std::size_t end) {
   Load load;
   for (std::size_t b = begin; b < end; ++b)
-    load += {links_us(problem, b), problem.bucket(b).forward_us + problem.bucket(b).backward_us};
+    load += {problem.shared_us(b), problem.bucket(b).forward_us + problem.bucket(b).backward_us};
   return load;
 }
 

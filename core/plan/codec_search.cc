@@ -48,14 +48,9 @@ std::optional<Timetable> rebuilt(const Timetable& table, const Problem& problem,
   const UpdateRatio ratio{static_cast<std::uint32_t>(generations.size()), table.plan.period_steps};
   std::vector<bool> stale(problem.buckets());
   for (const auto& of_bucket : own) stale[of_bucket.first] = true;
-  auto made = own.empty() ? build_uniform(counted_on, limits, ratio, table.part_us)
-                          : build_mixed(counted_on, limits, stale, ratio, table.part_us);
-  if (!made) return std::nullopt;
-  const Evaluation result = evaluate(*made, problem);
-  if (!result.runs) return std::nullopt;
-  made->plan.step_us = result.step_us;
-  made->plan.compute_us = problem.compute_us();
-  return made;
+  return timed(own.empty() ? build_uniform(counted_on, limits, ratio, table.part_us)
+                           : build_mixed(counted_on, limits, stale, ratio, table.part_us),
+               problem);
 }
 
 }  // namespace

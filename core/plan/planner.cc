@@ -105,14 +105,9 @@ class Search {
 
 int Search::attempt(UpdateRatio ratio, std::size_t share) {
   effort_ += static_cast<double>(ratio.generations) * static_cast<double>(problem_.buckets());
-  auto table = build_uniform(counted_on_, limits_, ratio, part_us(share));
+  auto table = timed(build_uniform(counted_on_, limits_, ratio, part_us(share)), problem_);
   if (!table) return 2;
-  const Evaluation result = evaluate(*table, problem_);
-  if (!result.runs) return 2;
-  table->plan.step_us = result.step_us;
-  table->plan.compute_us = problem_.compute_us();
-  table->part_us = part_us(share);
-  const double step_share = result.step_us / (problem_.compute_us() * limits_.capacity);
+  const double step_share = table->plan.step_us / (problem_.compute_us() * limits_.capacity);
   const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0
                       : step_share <= kWaitingAccepted                       ? 1
                                                                              : 2;

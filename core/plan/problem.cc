@@ -27,6 +27,12 @@ Problem::Problem(const model::Profile& profile, const std::vector<model::CodecIn
   compute_us_ = backward_end;
 }
 
+double Problem::shared_us(std::size_t bucket) const {
+  double speed = 0;
+  for (const auto& costs : costs_) speed += 1 / std::max(costs[bucket].us(buckets_[bucket].bytes), 1e-9);
+  return 1 / speed;
+}
+
 Problem Problem::scaled(double compute, double communication) const {
   Problem out = *this;
   for (auto& bucket : out.buckets_) {

@@ -30,6 +30,8 @@ class Problem {
   [[nodiscard]] std::size_t links() const { return costs_.size(); }
   [[nodiscard]] const ProblemBucket& bucket(std::size_t index) const { return buckets_[index]; }
   [[nodiscard]] const model::PartCost& cost(std::size_t link, std::size_t bucket) const { return costs_[link][bucket]; }
+  // The time of a bucket if all links share it.
+  [[nodiscard]] double shared_us(std::size_t bucket) const;
   // The cost of the link for bytes as they are on the wire.
   [[nodiscard]] const model::LinkModel& link_model(std::size_t link) const { return links_[link]; }
   [[nodiscard]] std::vector<std::uint64_t> bucket_bytes() const {

@@ -483,12 +483,16 @@ std::optional<Timetable> MixedBuilder::build() {
 
 std::optional<Timetable> build_uniform(const Problem& problem, const PlanLimits& limits, UpdateRatio ratio,
                                        double part_us) {
-  return UniformBuilder(problem, limits, ratio, part_us).build();
+  auto table = UniformBuilder(problem, limits, ratio, part_us).build();
+  if (table) table->part_us = part_us;
+  return table;
 }
 
 std::optional<Timetable> build_mixed(const Problem& problem, const PlanLimits& limits, const std::vector<bool>& stale,
                                      UpdateRatio ratio, double part_us) {
-  return MixedBuilder(problem, limits, stale, ratio, part_us).build();
+  auto table = MixedBuilder(problem, limits, stale, ratio, part_us).build();
+  if (table) table->part_us = part_us;
+  return table;
 }
 
 }  // namespace deft::plan

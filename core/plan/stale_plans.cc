@@ -75,12 +75,7 @@ class StaleSearch {
 // are too much.
 std::vector<UpdateRatio> StaleSearch::ratios(const std::vector<bool>& stale) const {
   double fresh_us = 0, stale_us = 0;  // of all links together
-  for (std::size_t b = 0; b < problem_.buckets(); ++b) {
-    double speed = 0;
-    for (std::size_t l = 0; l < problem_.links(); ++l)
-      speed += 1 / std::max(counted_on_.cost(l, b).us(problem_.bucket(b).bytes), 1e-9);
-    (stale[b] ? stale_us : fresh_us) += 1 / speed;
-  }
+  for (std::size_t b = 0; b < problem_.buckets(); ++b) (stale[b] ? stale_us : fresh_us) += counted_on_.shared_us(b);
   const double room_us = counted_on_.compute_us() * (1 + limits_.fresh_tolerance) - fresh_us;
   std::vector<UpdateRatio> out;
   for (std::uint32_t steps = 1; steps <= longest_cycle(); ++steps)
@@ -96,14 +91,8 @@ bool StaleSearch::attempt(const std::vector<bool>& stale, UpdateRatio ratio) {
   std::optional<Timetable> found;
   for (const double share : kPartShares) {
     effort_ += kStepsOfABuild * static_cast<double>(problem_.buckets());
-    auto table = build_mixed(counted_on_, limits_, stale, ratio, share * counted_on_.compute_us());
-    if (!table) continue;
-    const Evaluation result = evaluate(*table, problem_);
-    if (!result.runs) continue;
-    table->plan.step_us = result.step_us;
-    table->plan.compute_us = problem_.compute_us();
-    table->part_us = share * counted_on_.compute_us();
-    if (!found || table->plan.step_us < found->plan.step_us) found = std::move(table);
+    auto table = timed(build_mixed(counted_on_, limits_, stale, ratio, share * counted_on_.compute_us()), problem_);
+    if (table && (!found || table->plan.step_us < found->plan.step_us)) found = std::move(table);
   }
   if (!found) return false;
   const bool enough = found->plan.step_us <= enough_us_;
@@ -180,11 +169,7 @@ std::optional<Timetable> stale_timetable(const Problem& problem, const PlanLimit
   const BucketGroups groups(problem, limits);
   const auto found = StaleSearch(groups.problem(), groups.limits(), groups.sizes()).run_by_bisection();
   if (!found) return std::nullopt;
-  Timetable table = groups.expand(*found);
-  const Evaluation result = evaluate(table, problem);
-  if (!result.runs) return std::nullopt;
-  table.plan.step_us = result.step_us;
-  return table;
+  return timed(groups.expand(*found), problem);
 }
 
 }  // namespace deft::plan

@@ -11,7 +11,7 @@ class Run {
   Run(const Timetable& table, const Problem& problem, std::size_t cycles)
       : table_(table),
         problem_(problem),
-        lane_(problem),
+        compute_(problem),
         cursors_(table.links.size()),
         ready_(cycles * table.plan.period_steps * problem.buckets()),
         buckets_(problem.buckets()),
@@ -39,12 +39,12 @@ class Run {
         arrival_[b] = bucket.finish_us[bucket.applied];
       }
     }
-    lane_.run_step(arrival_.data(), &ready_[step_ * problem_.buckets()]);
+    compute_.run_step(arrival_.data(), &ready_[step_ * problem_.buckets()]);
     ++step_;
     for (std::size_t l = 0; l < cursors_.size(); ++l) advance(l);
     return true;
   }
-  [[nodiscard]] double now_us() const { return lane_.now_us(); }
+  [[nodiscard]] double now_us() const { return compute_.now_us(); }
 
  private:
   struct Cursor {
@@ -66,7 +66,7 @@ class Run {
 
   const Timetable& table_;
   const Problem& problem_;
-  ComputeTimeline lane_;
+  ComputeTimeline compute_;
   std::vector<Cursor> cursors_;
   std::vector<double> ready_;  // [step][bucket]
   std::vector<Bucket> buckets_;
@@ -131,6 +131,15 @@ Evaluation evaluate(const Timetable& table, const Problem& problem) {
     if (!run.step()) return {};
   const double step_us = (run.now_us() - began) / static_cast<double>(measured * period);
   return {true, std::max(step_us, busiest_link_us(table, problem) / static_cast<double>(period))};
+}
+
+std::optional<Timetable> timed(std::optional<Timetable> timetable, const Problem& problem) {
+  if (!timetable) return std::nullopt;
+  const Evaluation result = evaluate(*timetable, problem);
+  if (!result.runs) return std::nullopt;
+  timetable->plan.step_us = result.step_us;
+  timetable->plan.compute_us = problem.compute_us();
+  return timetable;
 }
 
 }  // namespace deft::plan

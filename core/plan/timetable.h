@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/model/plan.h"
@@ -28,7 +29,7 @@ struct TimetablePart {
 struct Timetable {
   model::Plan plan;
   std::vector<std::vector<TimetablePart>> links;  // [link]: the parts of one cycle, in the order in which they start
-  double part_us = 0;                             // its builder was given
+  double part_us = 0;                             // that its builder was given
 
   [[nodiscard]] std::size_t parts() const {
     std::size_t count = 0;
@@ -45,5 +46,8 @@ struct Evaluation {
 
 // Runs `timetable` exactly. Each link keeps its order, and starts a part as soon as the link is free and the part is ready.
 Evaluation evaluate(const Timetable& timetable, const Problem& problem);
+
+// The timetable with the times that running it gives: step_us and compute_us of its plan. Nothing if it does not run, or if there is none.
+std::optional<Timetable> timed(std::optional<Timetable> timetable, const Problem& problem);
 
 }  // namespace deft::plan
