@@ -130,13 +130,9 @@ GroupStarts with_last_border(const GroupingProblem& problem, GroupStarts starts)
 }  // namespace
 
 GroupingProblem grouping_problem(const Profile& profile, const std::vector<bool>& apart, GroupCosts costs) {
-  GroupingProblem problem{.ready_us = {}, .bytes = {}, .apart = apart, .costs = costs};
-  double now_us = 0;
-  for (auto bucket = profile.buckets.rbegin(); bucket != profile.buckets.rend(); ++bucket) {
-    now_us += bucket->backward_us;
-    problem.ready_us.push_back(now_us);
+  GroupingProblem problem{.ready_us = ready_times(profile), .bytes = {}, .apart = apart, .costs = costs};
+  for (auto bucket = profile.buckets.rbegin(); bucket != profile.buckets.rend(); ++bucket)
     problem.bytes.push_back(bucket->bytes);
-  }
   double bytes_per_us = 0, latency_us = 0;
   for (std::size_t link = 0; link < profile.links.size(); ++link) {
     const LinkModel model = profile.link_model(link);

@@ -1,17 +1,21 @@
 #include "core/model/plan.h"
 
 #include <algorithm>
+#include <array>
 
+#include "core/base/text.h"
 #include "core/model/update_cycle.h"
 
 namespace deft::model {
 namespace {
 
-// FNV-1a over the values' bytes, lowest first, whatever the machine.
+// Over the values' bytes, lowest first, whatever the machine.
 class Hasher {
  public:
   void add(std::uint64_t value) {
-    for (int i = 0; i < 8; ++i) state_ = (state_ ^ (value >> (8 * i) & 0xff)) * 0x100000001b3;
+    std::array<char, 8> bytes{};
+    for (char& byte : bytes) byte = static_cast<char>(value & 0xff), value >>= 8;
+    state_ = stable_hash({bytes.data(), bytes.size()}, state_);
   }
   void add(const std::vector<PlanGeneration>& generations) {
     add(generations.size());
@@ -24,7 +28,7 @@ class Hasher {
   [[nodiscard]] std::uint64_t value() const { return state_; }
 
  private:
-  std::uint64_t state_ = 0xcbf29ce484222325;
+  std::uint64_t state_ = stable_hash({});
 };
 
 tl::unexpected<Error> at(const std::string& place, const std::string& what) {

@@ -11,11 +11,9 @@ ReadyForecast::ReadyForecast(std::size_t buckets)
 }
 
 void ReadyForecast::learn(const model::Profile& profile) {
-  double at_us = 0;
-  for (std::size_t i = 0; i < offset_us_.size(); ++i) {
-    at_us += profile.buckets[offset_us_.size() - 1 - i].backward_us;
-    if (offset_us_[i] < 0) offset_us_[i] = at_us;
-  }
+  const auto ready_us = model::ready_times(profile);
+  for (std::size_t bucket = 0; bucket < offset_us_.size(); ++bucket)
+    if (offset_us_[bucket] < 0) offset_us_[bucket] = ready_us[bucket];
 }
 
 bool ReadyForecast::is_incomplete() const {

@@ -113,12 +113,11 @@ double UsByteModel::parts_us() const {
 
 UsByteModel usbyte_model(const model::Profile& profile, std::uint64_t partition_bytes, std::uint64_t credit_bytes) {
   UsByteModel model;
-  double at_us = 0;
-  for (auto it = profile.buckets.rbegin(); it != profile.buckets.rend(); ++it) {
-    at_us += it->backward_us;
-    model.layers.push_back({at_us, it->forward_us, it->bytes});
+  const auto ready_us = model::ready_times(profile);
+  for (std::size_t layer = 0; layer < profile.buckets.size(); ++layer) {
+    const auto& bucket = profile.buckets[layer];
+    model.layers.push_back({ready_us[ready_us.size() - 1 - layer], bucket.forward_us, bucket.bytes});
   }
-  std::reverse(model.layers.begin(), model.layers.end());
   model.latency_us = std::numeric_limits<double>::infinity();
   model.bytes_per_us = 0;
   for (std::size_t l = 0; l < profile.links.size(); ++l) {
