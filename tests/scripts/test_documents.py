@@ -88,6 +88,33 @@ def test_links_lead_somewhere(document):
             assert (document.parent / target).exists(), target
 
 
+def anchors(document: Path) -> set[str]:
+    """What a link to a heading of this page may say behind its #, as GitHub and GitLab make it."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+?)\s*$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def links_to_headings(document: Path) -> list[tuple[Path, str]]:
+    found = re.findall(r"\]\(([^)#\s:]*\.md)?#([^)\s]+)\)", document.read_text())
+    return [(document.parent / target if target else document, anchor) for target, anchor in found]
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_links_to_headings_lead_to_one(document):
+    assert [(page, anchor) for page, anchor in links_to_headings(document) if anchor not in anchors(page)] == []
+
+
+def test_there_are_links_to_headings():
+    assert sum(len(links_to_headings(document)) for document in documents()) > 50
+    assert "no-such-heading" not in anchors(ROOT / "README.md")
+
+
+def test_the_readme_links_every_page():
+    pages = {f"docs/{path.name}" for path in documents()[1:]}
+    assert pages - set(re.findall(r"\]\(([^)#\s]+)", (ROOT / "README.md").read_text())) == set()
+
+
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
 def test_lines_are_short_enough_to_read(document):
     code = False
