@@ -48,10 +48,13 @@ void UpdateSchedule::number_from(std::size_t epoch) {
   if (epochs_.size() > kRemembered) epochs_.erase(epochs_.begin());
 }
 
-void UpdateSchedule::follow(std::uint64_t step, std::shared_ptr<const UpdateCycle> cycle) {
+void UpdateSchedule::follow(std::uint64_t step, const std::shared_ptr<const UpdateCycle>& cycle) {
   cut(step);
-  epochs_[epoch_of_step(step)].cycle = std::move(cycle);
-  number_from(epoch_of_step(step) + 1);
+  const std::size_t first = epoch_of_step(step);
+  const auto before = epochs_[first].cycle;
+  // Cuts behind `step` that were known before go on with the new cycle.
+  for (std::size_t at = first; at < epochs_.size() && epochs_[at].cycle == before; ++at) epochs_[at].cycle = cycle;
+  number_from(first + 1);
 }
 
 void UpdateSchedule::cut(std::uint64_t step) {

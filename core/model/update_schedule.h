@@ -35,7 +35,7 @@ class UpdateSchedule {
   UpdateSchedule() : epochs_{{0, 0, std::make_shared<const UpdateCycle>()}} {}
 
   // From `step` on `cycle` is in force. If two calls name the same step, the newer call counts.
-  void follow(std::uint64_t step, std::shared_ptr<const UpdateCycle> cycle);
+  void follow(std::uint64_t step, const std::shared_ptr<const UpdateCycle>& cycle);
   // The cycle in force begins anew at `step`.
   void cut(std::uint64_t step);
 
@@ -47,7 +47,8 @@ class UpdateSchedule {
   struct ScheduleEpoch {
     std::uint64_t first_step = 0;
     std::uint64_t first_generation = 0;
-    std::shared_ptr<const UpdateCycle> cycle;  // shared by all buckets that have the same cycle
+    // Shared by all buckets that have the same cycle. A cut has the object of the epoch before it, a follow() one of its own.
+    std::shared_ptr<const UpdateCycle> cycle;
   };
   static constexpr std::size_t kRemembered = 64;  // epochs; nobody asks for older steps any more
 
