@@ -74,7 +74,7 @@ class Comparison:
             for number in range(self._arguments.rounds):
                 self._round(number)
                 if number == 0:
-                    self._drop_slow_ddp()
+                    self._drop_ddp(DDP_MARGIN)
             self._judge()
         finally:
             for job in self._jobs.values():
@@ -232,17 +232,18 @@ class Comparison:
                 outcome.scores.append((seconds, score))
                 self._progress.event(f"{scheme.label}: test accuracy {score.accuracy:.2%} after {seconds:.0f} s")
 
-    def _drop_slow_ddp(self) -> None:
+    def _drop_ddp(self, margin: float | None = None) -> None:
+        """Drops DDP's bucket sizes that are so many times slower than its best; without a margin all others."""
         for scheme in self._schemes:
-            rivals = [variant for variant in scheme.variants() if variant in self._outcomes]
-            best = min((self._outcomes[variant].step_ms() for variant in rivals), default=0)
-            for variant in rivals:
-                if self._outcomes[variant].step_ms() > DDP_MARGIN * best:
+            steps_ms = {v: self._outcomes[v].step_ms() for v in scheme.variants() if v in self._outcomes}
+            ranking = sorted(steps_ms, key=steps_ms.__getitem__)
+            for variant in ranking[1:]:
+                if margin is None or steps_ms[variant] > margin * steps_ms[ranking[0]]:
                     self._jobs.pop(variant).stop()
                     del self._outcomes[variant]
 
     def _judge(self) -> None:
-        self._keep_best_ddp()
+        self._drop_ddp()
         if self._arguments.verify:
             self._verify()
         self._lab.shape(None)
@@ -279,13 +280,6 @@ class Comparison:
         except (JobFailed, forecast.CannotForecast) as failure:
             self.failures.append(f"--verify: {failure}")
             self._progress.event(f"FAILED --verify: {failure}")
-
-    def _keep_best_ddp(self) -> None:
-        for scheme in self._schemes:
-            rivals = [variant for variant in scheme.variants() if variant in self._outcomes]
-            for variant in sorted(rivals, key=lambda v: self._outcomes[v].step_ms())[1:]:
-                self._jobs.pop(variant).stop()
-                del self._outcomes[variant]
 
     def _results(self) -> Results:
         outcomes = list(self._outcomes.values())
