@@ -14,7 +14,6 @@ import importlib
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import numpy as np
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # instead of this folder, whose names are short
 from lab import data, memory  # noqa: E402
+from lab.timed_steps import timed_steps  # noqa: E402
 
 _EVALUATED_AT_ONCE = 250
 _TRAINERS = {"mxnet": "MXNetTrainer", "tensorflow": "TensorFlowTrainer"}  # each in the module of its framework
@@ -37,6 +37,7 @@ class Worker:
         self._images, self._labels = data.load("train", setting["data"])
         self._shards = data.Shards.of(setting, len(self._labels))
         self._step = 0
+        self._updates = 0.0  # that _take_updates() has given
         framework = setting["framework"]
         module = importlib.import_module(f"lab.{framework}_trainer")
         self.trainer = getattr(module, _TRAINERS[framework])(setting)
@@ -49,26 +50,16 @@ class Worker:
         self._step += 1
         return self.trainer.train_step(normalized(self._images[index]), self._labels[index].astype(np.int32))
 
+    def _take_updates(self) -> float:
+        before, self._updates = self._updates, self.trainer.updates
+        return self._updates - before
+
+    def _reached(self, step: int) -> None:
+        if self._setting["rank"] == 0:
+            self._say({"step": step})
+
     def run(self, warmup: int, steps: int) -> dict:
-        began = time.perf_counter()
-        for _ in range(warmup):
-            self._train_step()
-        self.trainer.settle()
-        updates = self.trainer.updates
-        step_ms, losses = [], []
-        cpu, last = time.process_time(), time.perf_counter()
-        for step in range(steps):
-            losses.append(self._train_step())
-            if step + 1 == steps:
-                self.trainer.settle()
-            now = time.perf_counter()
-            step_ms.append(1e3 * (now - last))
-            last = now
-            if self._setting["rank"] == 0:
-                self._say({"step": step + 1})
-        cpu_ms = 1e3 * (time.process_time() - cpu)
-        result = {"step_ms": step_ms, "losses": losses, "cpu_ms": cpu_ms, "wall_s": last - began}
-        return result | {"updates": self.trainer.updates - updates}
+        return timed_steps(warmup, steps, self._train_step, self.trainer.settle, self._take_updates, self._reached)
 
     def evaluate(self) -> dict:
         """On this rank's share of the held-out samples; together the ranks see each sample once."""

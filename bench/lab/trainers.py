@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
-import time
 from collections.abc import Callable
 
 import torch
@@ -30,6 +29,7 @@ from lab.models import MAKERS, make_optimizer
 from lab.replay import Blank, Replay
 from lab.schedule import learning_rate_factor
 from lab.schemes import POWERSGD
+from lab.timed_steps import timed_steps
 
 
 class Updates:
@@ -124,25 +124,11 @@ class Trainer:
             group["lr"] = scaled
 
     def run(self, warmup: int, steps: int) -> dict:
-        began = time.perf_counter()
-        for _ in range(warmup):
-            self.train_step()
-        self.settle()
-        self.updates.take()
-        step_ms, losses = [], []
-        cpu, last = time.process_time(), time.perf_counter()
-        for step in range(steps):
-            losses.append(self.train_step())
-            if step + 1 == steps:
-                self.settle()
-            now = time.perf_counter()
-            step_ms.append(1e3 * (now - last))
-            last = now
-            if self._setting["rank"] == 0:
-                self._tell({"step": step + 1})
-        cpu_ms = 1e3 * (time.process_time() - cpu)
-        result = {"step_ms": step_ms, "losses": losses, "cpu_ms": cpu_ms, "updates": self.updates.take()}
-        return result | {"wall_s": last - began}
+        return timed_steps(warmup, steps, self.train_step, self.settle, self.updates.take, self._reached)
+
+    def _reached(self, step: int) -> None:
+        if self._setting["rank"] == 0:
+            self._tell({"step": step})
 
     def evaluate(self) -> dict:
         """On this rank's share of the held-out samples; together the ranks see each sample once."""
