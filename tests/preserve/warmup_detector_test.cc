@@ -14,10 +14,10 @@ template <typename Loss>
 std::uint64_t step_of_onset(const Loss& loss_at, std::uint64_t seed = 1) {
   std::mt19937_64 random(seed);
   std::normal_distribution<> noise(0, 0.03);
-  WarmupDetector onset;
+  WarmupDetector warmup;
   for (std::uint64_t step = 0; step < 4000; step += 4) {
-    onset.take(step, loss_at(static_cast<double>(step)) + noise(random), 0);
-    if (onset.over()) return step;
+    warmup.take(step, loss_at(static_cast<double>(step)) + noise(random), 0);
+    if (warmup.over()) return step;
   }
   return 4000;
 }

@@ -73,7 +73,7 @@ TEST(Simulation, ContentionSlowsLinksThatAreBusyAtOnce) {
   EXPECT_DOUBLE_EQ(run(profile, "bytescheduler", {.contention = 0.25}, whole).step_us, 8001);
 }
 
-TEST(Simulation, WhatIsSmallPassesOnTheExpressWayAndTakesItsBytesTimeFromTheOthers) {
+TEST(Simulation, SmallPartsPassOnThePriorityChannelAndTakeTheirBytesTimeFromTheOthers) {
   // Bucket 1 goes from 10 on, bucket 0 is ready at 20; forward of 5 and 50.
   const auto profile = small({{1000, 5, 10}, {100'000, 50, 10}});
   const Sizes whole{1 << 20, 1 << 20};
@@ -82,7 +82,7 @@ TEST(Simulation, WhatIsSmallPassesOnTheExpressWayAndTakesItsBytesTimeFromTheOthe
   EXPECT_DOUBLE_EQ(run(profile, "bytescheduler", {.priority_links = {0}}, whole).step_us, 10 + 100'000 + 1000 + 50);
 }
 
-TEST(Simulation, TheExpressWayIsForWhatIsSmallAndOnlyOnItsLinks) {
+TEST(Simulation, ThePriorityChannelIsForSmallPartsAndOnlyOnItsLinks) {
   const Sizes whole{1 << 20, 1 << 20};
   const auto larger = small({{(16 << 10) + 1, 5, 10}, {100'000, 50, 10}});
   EXPECT_EQ(run(larger, "bytescheduler", {.priority_links = {0}}, whole).step_us,
@@ -92,7 +92,7 @@ TEST(Simulation, TheExpressWayIsForWhatIsSmallAndOnlyOnItsLinks) {
 }
 
 // A link sees the encoding alone. The 64 KiB of the layer that forward needs first come behind a megabyte.
-TEST(Simulation, TheExpressWayIsForWhatIsSmallOnTheWire) {
+TEST(Simulation, ThePriorityChannelIsForPartsThatAreSmallOnTheWire) {
   auto profile = small({{64 << 10, 5, 10}, {1'000'000, 50, 10}});
   profile.codecs.push_back({.name = "eighth", .wire_share = 0.125});
   const auto step_us = [&](model::CodecIndex codec, std::vector<model::LinkIndex> priority_links) {

@@ -93,7 +93,7 @@ TEST(Simulate, KnapsackKeepsTheLimitsThatAreGiven) {
   EXPECT_EQ(knapsack_with({"--training-limits", "--max-staleness-steps", "0"})["max_staleness_steps"], 0);
 }
 
-TEST(Simulate, WhatIsSmallPassesOnTheLinksThatExpressNames) {
+TEST(Simulate, SmallPartsPassOnTheLinksThatPriorityChannelNames) {
   const TemporaryFile profile(R"({"model": "m", "buckets": [
       {"name": "small", "bytes": 64, "forward_us": 50, "backward_us": 10},
       {"name": "large", "bytes": 100000, "forward_us": 50, "backward_us": 10}],
