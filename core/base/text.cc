@@ -127,7 +127,7 @@ std::string_view trimmed(std::string_view text) {
 
 std::string_view closest(std::string_view word, std::span<const std::string_view> candidates) {
   std::string_view best;
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  std::size_t best_distance = word.size() / 4 + 2;  // nothing that is so far away is near
   for (const auto candidate : candidates) {
     const auto d = distance(word, candidate);
     if (d < best_distance) best = candidate, best_distance = d;

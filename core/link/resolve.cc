@@ -1,8 +1,8 @@
 // From DEFT_LINKS to NICs and servers.
 #include <algorithm>
 #include <array>
-#include <numeric>
 
+#include "core/base/text.h"
 #include "core/link/address.h"
 #include "core/link/backends.h"
 #include "core/link/nics.h"
@@ -27,26 +27,6 @@ struct Entry {
   std::vector<std::string_view> names;
   bool excludes = false;
 };
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 std::string listed(std::span<const Nic> nics) {
   std::string text;
@@ -108,7 +88,7 @@ Result<Entry> new_entry(const Backend& backend, std::string_view place, bool has
 Result<void> take_item(std::vector<Entry>& entries, std::string_view item) {
   const std::size_t colon = item.find(':');
   const bool has_colon = colon != std::string_view::npos;
-  const std::string_view word = trim(item.substr(0, colon));
+  const std::string_view word = trimmed(item.substr(0, colon));
   const bool continues = !has_colon && word != kFormerTcp && find_backend(word) == nullptr;
   if (continues) {
     if (entries.empty()) {
@@ -122,7 +102,7 @@ Result<void> take_item(std::vector<Entry>& entries, std::string_view item) {
     return add_nic(entries.back(), item);
   }
   if (auto known = check_backend(word); !known) return known;
-  auto entry = new_entry(*find_backend(word), has_colon ? trim(item.substr(colon + 1)) : "", has_colon);
+  auto entry = new_entry(*find_backend(word), has_colon ? trimmed(item.substr(colon + 1)) : "", has_colon);
   if (!entry) return tl::unexpected(entry.error());
   entries.push_back(*std::move(entry));
   return {};
@@ -132,7 +112,8 @@ Result<std::vector<Entry>> parse(std::string_view grammar) {
   std::vector<Entry> entries;
   while (true) {
     const std::size_t comma = grammar.find(',');
-    if (auto taken = take_item(entries, trim(grammar.substr(0, comma))); !taken) return tl::unexpected(taken.error());
+    if (auto taken = take_item(entries, trimmed(grammar.substr(0, comma))); !taken)
+      return tl::unexpected(taken.error());
     if (comma == std::string_view::npos) return entries;
     grammar.remove_prefix(comma + 1);
   }
@@ -164,10 +145,11 @@ Result<std::vector<const Nic*>> usable_but(std::span<const std::string_view> exc
 tl::unexpected<Error> no_such_nic(std::string_view pattern, std::span<const Nic> nics) {
   const std::string name(pattern.starts_with('=') ? pattern.substr(1) : pattern);
   std::string what = "no network interface '" + name + "'; there are: " + listed(nics);
-  const auto distance = [&](const Nic& nic) { return edit_distance(name, nic.name); };
-  const auto closest = std::ranges::min_element(nics, {}, distance);
-  const bool similar = closest != nics.end() && distance(*closest) <= 1 + name.size() / 4;
-  return fail(ErrorKind::kInvalid, std::move(what), similar ? "did you mean " + closest->name + "?" : "");
+  std::vector<std::string_view> known;
+  for (const Nic& nic : nics) known.emplace_back(nic.name);
+  const std::string_view similar = closest(name, known);
+  return fail(ErrorKind::kInvalid, std::move(what),
+              similar.empty() ? "" : "did you mean " + std::string(similar) + "?");
 }
 
 // Why a NIC that was asked for cannot be a link; empty if it can.
@@ -269,7 +251,7 @@ Result<void> append_entry(std::vector<LinkSpec>& specs, const Entry& entry, bool
 }  // namespace
 
 Result<std::vector<LinkSpec>> choose_links(std::string_view grammar, bool loopback_allowed, std::span<const Nic> nics) {
-  grammar = trim(grammar);
+  grammar = trimmed(grammar);
   auto entries = parse(grammar == "auto" ? "gloo:auto" : grammar);
   if (!entries) return tl::unexpected(entries.error());
   std::vector<LinkSpec> specs;
