@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <vector>
 
@@ -37,6 +38,13 @@ Result<gloo::transport::tcp::attr> device_attributes(const std::string& ip) {
   return attr;
 }
 
+// A peer that could not keep the connection has broken it off already.
+bool is_broken_off(int socket) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  return getpeername(socket, reinterpret_cast<sockaddr*>(&name), &size) != 0 && errno == ENOTCONN;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Mesh>> Mesh::connect(const LinkSpec& spec, const LinkGroup& group) {
@@ -45,7 +53,7 @@ Result<std::unique_ptr<Mesh>> Mesh::connect(const LinkSpec& spec, const LinkGrou
   auto connections = connect_peers(spec, group, "gloo");
   if (!connections) return tl::unexpected(connections.error());
   mesh->connections_ = *std::move(connections);
-  if (auto ok = mesh->take(spec.address); !ok) return tl::unexpected(ok.error());
+  if (auto ok = mesh->take(spec.address, group.member); !ok) return tl::unexpected(ok.error());
   return mesh;
 }
 
@@ -57,7 +65,7 @@ Mesh::~Mesh() {
   connections_.encryption.reset();  // sends what gloo wrote last
 }
 
-Result<void> Mesh::take(const std::string& address) {
+Result<void> Mesh::take(const std::string& address, const std::string& member) {
   const auto attributes = device_attributes(address);
   if (!attributes) return tl::unexpected(attributes.error());
   // gloo keeps the descriptor of its loop for ever if it cannot make the thread of it.
@@ -76,6 +84,12 @@ Result<void> Mesh::take(const std::string& address) {
       context_->adopt(static_cast<int>(peer), connections_.sockets[peer].release(), wire);
     }
   } catch (const std::exception& e) {
+    for (const BorrowedSocket& socket : sockets_) {
+      const std::string peer = member + " " + std::to_string(socket.peer);
+      if (is_broken_off(socket.fd))
+        return fail(ErrorKind::kLost, "no connection to " + peer + ": it was broken off at once",
+                    "see the log of " + peer);
+    }
     return fail(ErrorKind::kUnavailable, "gloo cannot use " + address + ": " + e.what());
   }
   return {};

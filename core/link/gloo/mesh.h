@@ -76,7 +76,8 @@ class Mesh {
 
  private:
   Mesh(std::uint32_t node, std::uint32_t nodes) : node_(node), nodes_(nodes) {}
-  Result<void> take(const std::string& address);
+  // `member`: the word for a peer in messages.
+  Result<void> take(const std::string& address, const std::string& member);
 
   const std::uint32_t node_;
   const std::uint32_t nodes_;
