@@ -174,7 +174,9 @@ def test_a_signal_ends_the_command_and_leaves_no_traces(simulated, number):
     words = ["--policy", "dear", "--verify", "sh", "-c", script]
     command = [BUILD / "bin/deft", "optimize", simulated, "--budget", "9s", *words]
     environment = clean_environment() | {"TMPDIR": str(scratch)}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as deft_:
+    # Whoever starts the tests in the background may have interrupts ignored, and so they would stay.
+    ready = {"start_new_session": True, "preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **ready) as deft_:
         wait_until(marker.exists, what="the command")
         assert list(scratch.iterdir())
         os.killpg(deft_.pid, number) if number == signal.SIGINT else deft_.terminate()
