@@ -16,6 +16,7 @@
 #include "tools/optimize_memory.h"
 #include "tools/script_changes.h"
 #include "tools/traced_job.h"
+#include "tools/user_passes.h"
 #include "tools/verify.h"
 
 namespace deft::tools {
@@ -23,7 +24,8 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: deft optimize DIR [--budget 60s] [--policy NAME] [--running] [--compression CODEC ...]\n"
-    "                         [--memory SIZE] [-o FILE] [--json] [--try NAME ...] [--verify | --run COMMAND ...]\n"
+    "                         [--pass FILE ...] [--memory SIZE] [-o FILE] [--json] [--try NAME ...]\n"
+    "                         [--verify | --run COMMAND ...]\n"
     "\n"
     "Looks for a policy, a bucketing and sizes with which the job whose traces (DEFT_TRACE=DIR) are in DIR would be "
     "faster, by\n"
@@ -32,6 +34,7 @@ constexpr const char* kUsage =
     "them to FILE, by default DIR/optimized.flags, which DEFT_FLAG_FILE takes.\n"
     "--policy looks at that policy alone. --running keeps the buckets, which a running job cannot change (deft set).\n"
     "--compression, once or more, lets gradients be encoded so if that wins more than 2 %.\n"
+    "--pass passes.py, once or more, asks Python functions under @deft.optimization_pass for settings to try, too.\n"
     "--memory 8GB: if a worker needs more, the job is to accumulate gradients or to recompute activations, whichever "
     "is "
     "faster;\n"
@@ -52,6 +55,7 @@ struct OptimizeOptions {
   std::string policy;                // that may be chosen; empty: all exact ones
   bool running = false;              // only what can change in a running job
   std::vector<std::string> codecs;   // that may be chosen
+  std::vector<std::string> passes;   // Python files
   std::uint64_t memory = 0;          // of a worker, at most; 0: it does not matter
   std::vector<std::string> changes;  // of the script, to be tried
   std::vector<std::string> command;  // that starts the job; empty: nothing is verified or tried
@@ -71,6 +75,8 @@ Result<void> parse_value(const std::string& flag, const std::string& value, Opti
   if (flag == "--compression") {
     if (const auto codec = compress::make_codec(value); !codec) return tl::unexpected(codec.error());
     options.codecs.push_back(value);
+  } else if (flag == "--pass") {
+    options.passes.push_back(value);
   } else if (flag == "--try") {
     if (const auto ok = check_change(value); !ok) return tl::unexpected(ok.error());
     options.changes.push_back(value);
@@ -114,7 +120,7 @@ Result<OptimizeOptions> parse(Arguments arguments) {
     } else if (argument == "--running") {
       options.running = true;
     } else if (argument == "--budget" || argument == "-o" || argument == "--output" || argument == "--policy" ||
-               argument == "--compression" || argument == "--memory" || argument == "--try") {
+               argument == "--compression" || argument == "--pass" || argument == "--memory" || argument == "--try") {
       if (++i == arguments.size())
         return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft optimize --help");
       if (auto ok = parse_value(argument, arguments[i], options); !ok) return tl::unexpected(ok.error());
@@ -226,6 +232,8 @@ void print_json(const Outcome& outcome, const nlohmann::json& memory, const std:
                         {"noise_us", verified->noise_us},
                         {"is_faster", verified->is_faster()}};
   if (!memory.is_null()) json["memory"] = memory;
+  for (const auto& [name, result] : found.passes)
+    json["passes"][name] = {{"proposals", result.proposals}, {"best_us", result.best_us}};
   for (const ScriptChange& change : changes) json["tries"].push_back(change_json(change));
   put_json(json);
 }
@@ -254,6 +262,13 @@ void print(const Outcome& outcome, const std::string& path) {
     std::printf("no settings are faster than the traced ones by more than replay errs (%.1f %%): keep them\n",
                 100 * found.error);
   }
+  for (const auto& [name, result] : found.passes) {
+    std::printf("pass %s: %zu proposal%s, ", name.c_str(), result.proposals, result.proposals == 1 ? "" : "s");
+    if (result.best_us > 0)
+      std::printf("at best %.1f ms a step\n", result.best_us / 1000);
+    else
+      std::printf("and the job runs with none of them\n");
+  }
   std::printf("%zu settings were replayed in %.1f s\n", found.replays, outcome.seconds);
 }
 
@@ -267,14 +282,22 @@ Result<optimize::Found> search(const OptimizeOptions& options, const replay::Mea
                                const replay::MemoryWhatIf& memory, TimeUs began_us) {
   auto codecs = codecs_of(options, measured);
   if (!codecs) return tl::unexpected(codecs.error());
-  const optimize::SearchLimits limits{
+  const auto left_us = [&] { return static_cast<double>(began_us + options.budget_us - MonotonicClock::now()); };
+  optimize::SearchLimits limits{
       .policies = options.policy.empty() ? optimize::exact_policies() : std::vector{options.policy},
       .keeps_buckets = options.running,
       .codecs = *std::move(codecs),
       .memory = memory};
-  return optimize::search(measured, limits, [&] {
-    return 1 - static_cast<double>(MonotonicClock::now() - began_us) / static_cast<double>(options.budget_us);
-  });
+  std::optional<UserPasses> passes;
+  if (!options.passes.empty()) {
+    auto begun = UserPasses::begin(options.passes, measured, options.running);
+    if (!begun) return tl::unexpected(begun.error());
+    passes.emplace(*std::move(begun));
+    limits.passes = [&](const optimize::Settings& best, double step_us) {
+      return passes->ask(best, step_us, left_us() / 1e6);
+    };
+  }
+  return optimize::search(measured, limits, [&] { return left_us() / static_cast<double>(options.budget_us); });
 }
 
 Result<Outcome> outcome_of(const OptimizeOptions& options, const replay::MeasuredJob& measured,

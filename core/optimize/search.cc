@@ -215,6 +215,27 @@ Candidate best_of(Replays& replays, const std::vector<Candidate>& candidates, co
   return best;
 }
 
+// What the passes propose and climbs from there find, as long as that makes steps shorter.
+Result<Candidate> after_passes(Replays& replays, const replay::MeasuredJob& measured, const SearchLimits& limits,
+                               Candidate best, std::map<std::string, PassResult>& results) {
+  while (true) {
+    const auto proposals = limits.passes(best.settings, best.us);
+    if (!proposals) return tl::unexpected(proposals.error());
+    std::vector<Candidate> candidates;
+    for (const Proposal& proposal : *proposals) {
+      const double us = replays.us(proposal.settings);
+      PassResult& result = results[proposal.pass];
+      ++result.proposals;
+      if (us <= 0) continue;
+      result.best_us = result.best_us > 0 ? std::min(result.best_us, us) : us;
+      candidates.push_back({proposal.settings, us});
+    }
+    Candidate next = best_of(replays, candidates, measured, limits, best, kLeastClimb);
+    if (next.settings == best.settings) return best;
+    best = std::move(next);
+  }
+}
+
 // The same candidates with a codec.
 std::vector<Candidate> encoded(Replays& replays, std::vector<Candidate> candidates, const std::string& codec) {
   for (Candidate& candidate : candidates) {
@@ -283,6 +304,11 @@ Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& li
   auto candidates = first_candidates(replays, job, *traced, limits);
   if (candidates.size() > limits.climbed) candidates.resize(limits.climbed);
   Candidate best = best_of(replays, candidates, job, limits, {*traced, found.traced_us}, 0);
+  if (limits.passes) {
+    auto with_passes = after_passes(replays, job, limits, best, found.passes);
+    if (!with_passes) return tl::unexpected(with_passes.error());
+    best = *std::move(with_passes);
+  }
   candidates.push_back(best);
   const Candidate exact = best;
   for (const model::CodecCost& codec : limits.codecs) {

@@ -7,6 +7,7 @@
 // it changes one size or two at a time, up and down a ladder of powers of two, as long as steps get shorter. Then it climbs again from
 // the same places with each codec that may be chosen. Codecs round gradients, so one must win kLeastGain beside all exact settings,
 // also by whole replays.
+// Passes of a user may propose settings, once what this finds is known, and it climbs from these, too.
 // If the traced policy delays updates, settings count only if it makes as many updates with them. All this is done by replays of few
 // steps (dPRO's partial replay), but plans come into force later and need whole ones. At the end whole replays decide among the best.
 // Replay is deterministic, so the same trace gives the same settings, unless time runs out. What replay gets wrong of the traced job
@@ -42,6 +43,14 @@ inline constexpr double kLeastGain = 0.02;  // of a step: less is not worth anot
 // than with the traced ones, and promises too much of most of them (docs/tracing.md).
 inline constexpr double kLeastPromiseOfSizes = 0.03, kLeastPromise = 0.06, kFurtherError = 0.04;
 
+// What a user's pass wants to be tried.
+struct Proposal {
+  std::string pass;  // its name
+  Settings settings;
+};
+// The proposals of all passes, knowing the best settings so far, without a codec, and their step by replay. An error ends the search.
+using Passes = std::function<Result<std::vector<Proposal>>(const Settings& best, double step_us)>;
+
 // Shortcuts of the search. Each can be switched off, and bench/optimize compares.
 struct Speedups {
   bool brief_replays = true;    // of few steps, until the end
@@ -59,6 +68,13 @@ struct SearchLimits {
   replay::MemoryWhatIf memory = {};  // with which the job is to run: memory_fit.h
   Speedups speedups = {};
   std::function<void(const Settings&, double step_us)> tried = {};  // told of each replay
+  Passes passes = {};  // asked until they propose nothing that leads to shorter steps; empty: there are none
+};
+
+// What has become of the proposals of a pass.
+struct PassResult {
+  std::size_t proposals = 0;
+  double best_us = 0;  // the shortest step of them; 0: the job cannot run with any, or the time was over
 };
 
 struct Found {
@@ -67,6 +83,7 @@ struct Found {
   double step_us = 0;
   double error = 0;  // of the replay of the traced job: a share
   std::size_t replays = 0;
+  std::map<std::string, PassResult> passes = {};  // by name
 
   // True if the gain is above what replay may err by.
   [[nodiscard]] bool worth_it() const;
@@ -80,7 +97,7 @@ struct Found {
 std::vector<std::string> exact_policies();
 
 // `time_left`: the share of the time that is left, from 1 to 0. The search without codecs and that with each of them get equal shares.
-// kInvalid if the traced job cannot be replayed, or cannot change while it runs although limits.keeps_buckets.
+// kInvalid if the traced job cannot be replayed, or cannot change while it runs although limits.keeps_buckets. Also an error of the passes.
 Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& limits,
                      const std::function<double()>& time_left);
 

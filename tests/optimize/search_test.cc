@@ -135,6 +135,42 @@ TEST(Search, GradientsThatWereEncodedMayBecomeExactAgain) {
   EXPECT_EQ(found->settings.options(found->traced).at("compression"), "none");
 }
 
+// A pass knows a better policy than the search may choose.
+TEST(Search, FollowsPassesAsLongAsTheyMakeStepsShorter) {
+  const auto measured = measured_job(2, "fifo");
+  SearchLimits limits{.policies = {"bytescheduler"}, .keeps_buckets = true};
+  const auto urgent = search(measured, limits, all);
+  limits.policies = {"fifo"};
+  const auto alone = search(measured, limits, all);
+  ASSERT_TRUE(urgent && alone);
+  std::vector<Settings> told;
+  limits.passes = [&](const Settings& best, double step_us) -> Result<std::vector<Proposal>> {
+    EXPECT_GT(step_us, 0);
+    told.push_back(best);
+    Settings none = best;
+    none.policy = "nope";
+    return std::vector<Proposal>{{"urgent", urgent->settings}, {"urgent", best}, {"wrong", none}};
+  };
+  const auto found = search(measured, limits, all);
+  ASSERT_TRUE(found);
+  ASSERT_EQ(told.size(), 2U) << "the second time nothing that it proposes is better";
+  EXPECT_EQ(told.front(), alone->settings);
+  EXPECT_EQ(told.back(), urgent->settings);
+  EXPECT_EQ(found->settings.policy, "bytescheduler");
+  EXPECT_DOUBLE_EQ(found->step_us, urgent->step_us);
+  EXPECT_LT(found->step_us, alone->step_us);
+  EXPECT_EQ(found->passes.at("urgent").proposals, 4U);
+  EXPECT_GT(found->passes.at("urgent").best_us, 0);
+  EXPECT_EQ(found->passes.at("wrong").best_us, 0) << "no such policy";
+}
+
+TEST(Search, AnErrorOfAPassEndsIt) {
+  const Passes passes = [](const Settings&, double) { return fail(ErrorKind::kInvalid, "pass p: no"); };
+  const auto found = search(measured_job(12, "fifo"), {.policies = {"fifo"}, .passes = passes}, all);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().what, "pass p: no");
+}
+
 TEST(Search, ReplaysNoSizesThatThePolicyDoesNotLookAt) {
   const auto measured = measured_job(12, "fifo");
   std::vector<Settings> tried;

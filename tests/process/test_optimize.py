@@ -266,6 +266,72 @@ def test_a_codec_that_is_suggested_goes_with_the_settings_that_are_kept(simulate
     assert f"compression = int8 would make it {kept / 1000:.1f} ms" in found.stdout
 
 
+# The first brings another policy than the one that is searched; the second never finds anything.
+PASSES = """
+import deft
+
+@deft.optimization_pass
+def unequal_blocks(job, best):
+    print("asked, with", len(job["buckets"]), "buckets and", job["links"][0]["name"])
+    assert job["nodes"] >= 1 and best["step_us"] > 0
+    return [{"policy": "usbyte"}, {"policy": "usbyte", "partition_bytes": best["partition_bytes"] // 4}]
+
+@deft.optimization_pass
+def idle(job, best):
+    return None
+"""
+
+
+def test_passes_of_a_user_propose_settings(simulated):
+    file = simulated / "my passes.py"
+    file.write_text(PASSES)
+    words = ["optimize", str(simulated), "--budget", "9s", "--policy", "fifo"]
+    alone, found = json_of(deft(*words, "--json")), json_of(deft(*words, "--json", "--pass", str(file)))
+    assert alone["settings"]["policy"] == "auto" and not alone["options"] and "passes" not in alone
+    assert found["settings"]["policy"] == "usbyte" and found["step_us"] < 0.95 * alone["step_us"]
+    assert list(found["passes"]) == ["unequal_blocks"]
+    assert found["passes"]["unequal_blocks"]["proposals"] >= 4, "it is asked again when it has helped"
+    assert found["step_us"] <= found["passes"]["unequal_blocks"]["best_us"] < alone["step_us"]
+    told = deft(*words, "--pass", str(file))
+    assert "pass unequal_blocks: " in told.stdout and "asked, with" in told.stderr
+    assert "policy = usbyte" in (simulated / "optimized.flags").read_text()
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("return [{'policy': 'knapsack'}]", 'pass mine proposes policy = "knapsack", which is no policy whose'),
+        ("return [{'partition_bytes': 12}]", "pass mine proposes partition_bytes = 12 "),
+        ("return [{'bucket_bytes': -1}]", "pass mine proposes bucket_bytes = -1 "),
+        ("return [{'speed': 'high'}]", 'pass mine proposes speed = "high" (a proposal may have policy,'),
+        ("return ['p3']", "pass mine proposes 'p3': a proposal is a dict"),
+        ("return 1 / 0", "pass mine failed: ZeroDivisionError: division by zero"),
+        ("while True: pass", "pass mine took longer than the time that the search has left"),
+        (
+            "pass\n\n@deft.optimization_pass\ndef mine(job, best): pass",
+            "ValueError: there is an optimization pass mine already",
+        ),
+        (None, "registers no pass: put @deft.optimization_pass above a function"),
+    ],
+)
+def test_a_pass_that_is_wrong_is_named(simulated, body, complaint):
+    file = simulated / "wrong.py"
+    register = f"import deft\n\n@deft.optimization_pass\ndef mine(job, best):\n    {body}\n"
+    file.write_text(register if body else "import deft\n")
+    failed = deft("optimize", str(simulated), "--budget", "3s", "--policy", "fifo", "--pass", str(file))
+    assert failed.returncode == 2 and failed.stdout == ""
+    assert complaint in failed.stderr, failed.stderr
+
+
+def test_passes_keep_the_buckets_of_a_running_job(simulated):
+    file = simulated / "buckets.py"
+    file.write_text("import deft\n\n@deft.optimization_pass\ndef mine(job, best):\n    yield {'bucket_bytes': 65536}\n")
+    failed = deft("optimize", str(simulated), "--budget", "3s", "--running", "--pass", str(file))
+    assert failed.returncode == 2 and "pass mine proposes other buckets" in failed.stderr
+    missing = deft("optimize", str(simulated), "--budget", "3s", "--pass", str(simulated / "none.py"))
+    assert missing.returncode == 2 and "none.py failed: FileNotFoundError" in missing.stderr
+
+
 def test_codecs_that_cannot_be_chosen_are_named(tmp_path):
     unknown = deft("optimize", str(tmp_path), "--compression", "int9")
     assert unknown.returncode == 2 and "int9" in unknown.stderr

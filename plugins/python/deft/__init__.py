@@ -13,6 +13,7 @@ This package knows no framework; deft.torch, deft.tensorflow and deft.mxnet buil
 
 from deft._native import DeftError, PolicyTraits, option, policy_traits, version
 from deft.codec import Codec
+from deft.passes import optimization_pass
 from deft.session import (
     BACKWARD,
     BFLOAT16,
@@ -63,6 +64,7 @@ __all__ = [
     "Statistics",
     "Tensor",
     "open",
+    "optimization_pass",
     "option",
     "policy_traits",
     "trace",

@@ -1,0 +1,31 @@
+"""Passes of a user for the search of `deft optimize traces --pass FILE`: docs/tracing.md#passes-of-your-own.
+
+    import deft
+
+    @deft.optimization_pass
+    def parts_that_fit_the_latency(job, best):
+        for link in job["links"]:
+            yield {"partition_bytes": int(20 * link["latency_us"] * link["bytes_per_us"])}
+
+A pass is a function that gives dicts, or yields them. Each is a change of the best settings so far, and may have
+`policy`, `bucket_bytes` (0: the traced buckets), `partition_bytes` and `credit_bytes`. The search replays the job with
+each, climbs from those that are better, and asks again, as long as steps become shorter. So a pass decides nothing.
+
+`job` is the traced job: `nodes`; `options`; `links` with `name`, `latency_us` and `bytes_per_us`; `buckets` in the
+order of forward with `name`, `bytes`, `forward_us` and `backward_us`. `best` has the four settings, and `step_us`.
+"""
+
+from collections.abc import Callable, Iterable
+
+Changes = dict[str, "str | int"]
+Pass = Callable[[dict, dict], "Iterable[Changes]"]
+
+registered: list[Pass] = []  # in the order in which they are asked
+
+
+def optimization_pass(function: Pass) -> Pass:
+    """Registers `function`. Two of one name are a ValueError: results are told by name."""
+    if any(other.__name__ == function.__name__ for other in registered):
+        raise ValueError(f"there is an optimization pass {function.__name__} already; give this one another name")
+    registered.append(function)
+    return function

@@ -1,0 +1,50 @@
+// Passes that a user has written in Python for `deft optimize --pass FILE`: they propose settings, and the search replays them.
+//
+//   auto passes = UserPasses::begin({"passes.py"}, measured);
+//   auto proposals = passes->ask(best, step_us, seconds_left);     // runs Python: plugins/python/deft/ask_passes.py
+//
+// What a pass is told and what it may propose stands in plugins/python/deft/passes.py.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/optimize/search.h"
+#include "core/replay/measured_job.h"
+
+namespace deft::tools {
+
+class UserPasses {
+ public:
+  // kUnavailable: no folder for the questions can be made, or the Python package of Deft is not there.
+  // `keeps_buckets`: bucket_bytes is no setting.
+  static Result<UserPasses> begin(std::vector<std::string> files, const replay::MeasuredJob& measured,
+                                  bool keeps_buckets);
+  UserPasses(UserPasses&& other) noexcept
+      : files_(std::move(other.files_)),
+        job_(std::move(other.job_)),
+        keeps_buckets_(other.keeps_buckets_),
+        folder_(std::exchange(other.folder_, {})) {}
+  UserPasses& operator=(UserPasses&&) = delete;
+  ~UserPasses();
+
+  // The proposals of all passes. kInvalid, naming the pass, if one fails, takes longer than `seconds`, or proposes what no option can be.
+  // kUnavailable: Python cannot be run, or a signal has ended it. Blocks.
+  [[nodiscard]] Result<std::vector<optimize::Proposal>> ask(const optimize::Settings& best, double step_us,
+                                                            double seconds) const;
+
+ private:
+  UserPasses(std::vector<std::string> files, nlohmann::json job, bool keeps_buckets, std::filesystem::path folder)
+      : files_(std::move(files)), job_(std::move(job)), keeps_buckets_(keeps_buckets), folder_(std::move(folder)) {}
+
+  std::vector<std::string> files_;
+  nlohmann::json job_;
+  bool keeps_buckets_;
+  std::filesystem::path folder_;  // of the questions and the answers
+};
+
+}  // namespace deft::tools
