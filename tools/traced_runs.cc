@@ -34,7 +34,8 @@ TracedRuns::~TracedRuns() {
   if (!folder_.empty()) fs::remove_all(folder_, ignored);
 }
 
-Result<TracedJob> TracedRuns::run(std::vector<std::string> command, std::map<std::string, std::string> variables) {
+Result<TracedJob> TracedRuns::run(const std::vector<std::string>& command,
+                                  std::map<std::string, std::string> variables) {
   ++count_;
   std::error_code error;
   if (!fs::create_directory(newest(), error))

@@ -28,7 +28,7 @@ class TracedRuns {
 
   // DEFT_TRACE is set beside `variables`. The job's output goes to the error output, so that the asker's own output stays as it is.
   // kUnavailable: the command failed, or a signal has ended it and this program. Also as read_traced_job().
-  Result<TracedJob> run(std::vector<std::string> command, std::map<std::string, std::string> variables);
+  Result<TracedJob> run(const std::vector<std::string>& command, std::map<std::string, std::string> variables);
   // The folder of the newest run's traces.
   [[nodiscard]] std::filesystem::path newest() const { return folder_ / std::to_string(count_); }
 
