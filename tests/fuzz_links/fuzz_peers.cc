@@ -52,7 +52,7 @@ void count_request(const HostileMember::Plan& plan, unsigned request) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const AllSignalsBlocked until_the_end;  // libFuzzer's alarm would cut waits short
+  const deft::AllSignalsBlocked until_the_end;  // libFuzzer's alarm would cut waits short
   Bytes bytes({data, size});
   const auto plan = HostileMember::Plan::take(bytes);
   const unsigned choice = plan.request % kRequests;
