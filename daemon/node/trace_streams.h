@@ -1,4 +1,4 @@
-// The trace files of a job on this node: the one that is written, and those that are being finished.
+// The trace files of a job on this node: the newest, which is written, and older ones, which are being finished.
 //
 //   TraceStreams streams(recorder, offload);
 //   streams.open({folder, name, header}, on_error, [&](Result<void> opened) { ... streams.newest() ... });
@@ -73,7 +73,7 @@ class TraceStreams {
   const Offload offload_;
   std::vector<std::unique_ptr<trace::TraceStream>> streams_;  // the newest last
   bool opening_ = false;
-  bool ends_ = false;  // the one that is being opened ends with what has been recorded by then
+  bool ends_ = false;  // the file that is being opened ends with what has been recorded by then
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -9,7 +9,7 @@
 
 A pass is a function that gives dicts, or yields them. Each is a change of the best settings so far, and may have
 `policy`, `bucket_bytes` (0: the traced buckets), `partition_bytes` and `credit_bytes`. The search replays the job with
-each, climbs from those that are better, and asks again, as long as steps become shorter. So a pass decides nothing.
+each proposal, climbs from the better ones, and asks again, as long as steps become shorter. So a pass decides nothing.
 
 `job` is the traced job: `nodes`; `options`; `links` with `name`, `latency_us` and `bytes_per_us`; `buckets` in the
 order of forward with `name`, `bytes`, `forward_us` and `backward_us`. `best` has the four settings, and `step_us`.
