@@ -1,7 +1,5 @@
 #include "tools/traced_runs.h"
 
-#include <cerrno>
-#include <cstdlib>
 #include <system_error>
 
 #include "tools/child_command.h"
@@ -19,19 +17,9 @@ constexpr ChildWords kOfTheJob{.so = "so nothing was compared",
 }  // namespace
 
 Result<TracedRuns> TracedRuns::begin(std::string asker) {
-  std::string name = (fs::temp_directory_path() / "deft-runs-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    const std::string reason = std::generic_category().message(errno);
-    return fail(ErrorKind::kUnavailable,
-                "cannot make a folder for traces in " + fs::temp_directory_path().string() + ": " + reason,
-                kOtherFolder);
-  }
-  return TracedRuns(std::move(asker), name);
-}
-
-TracedRuns::~TracedRuns() {
-  std::error_code ignored;
-  if (!folder_.empty()) fs::remove_all(folder_, ignored);
+  auto folder = TemporaryFolder::make("deft-runs", "traces");
+  if (!folder) return tl::unexpected(folder.error());
+  return TracedRuns(std::move(asker), *std::move(folder));
 }
 
 Result<TracedJob> TracedRuns::run(const std::vector<std::string>& command,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "tools/temporary_folder.h"
 #include "tools/traced_job.h"
 
 namespace deft::tools {
@@ -21,22 +22,18 @@ class TracedRuns {
  public:
   // `asker` is the command of deft that runs the job: lines about a faulty trace begin with it. kUnavailable: no folder can be made.
   static Result<TracedRuns> begin(std::string asker);
-  TracedRuns(TracedRuns&& other) noexcept
-      : asker_(std::move(other.asker_)), folder_(std::exchange(other.folder_, {})), count_(other.count_) {}
-  TracedRuns& operator=(TracedRuns&&) = delete;
-  ~TracedRuns();
 
   // DEFT_TRACE is set beside `variables`. The job's output goes to the error output, so that the asker's own output stays as it is.
   // kUnavailable: the command failed, or a signal has ended it and this program. Also as read_traced_job().
   Result<TracedJob> run(const std::vector<std::string>& command, std::map<std::string, std::string> variables);
   // The folder of the newest run's traces.
-  [[nodiscard]] std::filesystem::path newest() const { return folder_ / std::to_string(count_); }
+  [[nodiscard]] std::filesystem::path newest() const { return folder_.path() / std::to_string(count_); }
 
  private:
-  TracedRuns(std::string asker, std::filesystem::path folder) : asker_(std::move(asker)), folder_(std::move(folder)) {}
+  TracedRuns(std::string asker, TemporaryFolder folder) : asker_(std::move(asker)), folder_(std::move(folder)) {}
 
   std::string asker_;
-  std::filesystem::path folder_;  // of all runs, one folder each
+  TemporaryFolder folder_;  // of all runs, one folder each
   int count_ = 0;
 };
 

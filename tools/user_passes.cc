@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <string_view>
-#include <system_error>
 
 #include "core/base/config.h"
 #include "core/base/policy_traits.h"
@@ -14,7 +13,6 @@
 namespace deft::tools {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr ChildWords kOfPasses{.so = "so no pass was asked",
@@ -101,21 +99,14 @@ Result<UserPasses> UserPasses::begin(std::vector<std::string> files, const repla
   if (python_package().empty())
     return fail(ErrorKind::kUnavailable, "the Python package of Deft is not beside this program",
                 "install the package of Deft as a whole");
-  std::string folder = (fs::temp_directory_path() / "deft-passes-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr)
-    return fail(ErrorKind::kUnavailable, "cannot make a folder in " + fs::temp_directory_path().string() + ": " +
-                                             std::generic_category().message(errno));
-  return UserPasses(std::move(files), job_for_passes(measured), keeps_buckets, folder);
-}
-
-UserPasses::~UserPasses() {
-  std::error_code ignored;
-  if (!folder_.empty()) fs::remove_all(folder_, ignored);
+  auto folder = TemporaryFolder::make("deft-passes", "passes");
+  if (!folder) return tl::unexpected(folder.error());
+  return UserPasses(std::move(files), job_for_passes(measured), keeps_buckets, *std::move(folder));
 }
 
 Result<std::vector<optimize::Proposal>> UserPasses::ask(const optimize::Settings& best, double step_us,
                                                         double seconds) const {
-  const fs::path question = folder_ / "question", answer = folder_ / "answer";
+  const std::filesystem::path question = folder_.path() / "question", answer = folder_.path() / "answer";
   const json told = {{"job", job_},
                      {"best",
                       {{"policy", best.policy},

@@ -6,7 +6,6 @@
 // What a pass is told and what it may propose stands in plugins/python/deft/passes.py.
 #pragma once
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "core/base/status.h"
 #include "core/optimize/search.h"
 #include "core/replay/measured_job.h"
+#include "tools/temporary_folder.h"
 
 namespace deft::tools {
 
@@ -24,13 +24,6 @@ class UserPasses {
   // `keeps_buckets`: bucket_bytes is no setting.
   static Result<UserPasses> begin(std::vector<std::string> files, const replay::MeasuredJob& measured,
                                   bool keeps_buckets);
-  UserPasses(UserPasses&& other) noexcept
-      : files_(std::move(other.files_)),
-        job_(std::move(other.job_)),
-        keeps_buckets_(other.keeps_buckets_),
-        folder_(std::exchange(other.folder_, {})) {}
-  UserPasses& operator=(UserPasses&&) = delete;
-  ~UserPasses();
 
   // The proposals of all passes. kInvalid, naming the pass, if one fails, takes longer than `seconds`, or proposes what no option can be.
   // kUnavailable: Python cannot be run, or a signal has ended it. Blocks.
@@ -38,13 +31,13 @@ class UserPasses {
                                                             double seconds) const;
 
  private:
-  UserPasses(std::vector<std::string> files, nlohmann::json job, bool keeps_buckets, std::filesystem::path folder)
+  UserPasses(std::vector<std::string> files, nlohmann::json job, bool keeps_buckets, TemporaryFolder folder)
       : files_(std::move(files)), job_(std::move(job)), keeps_buckets_(keeps_buckets), folder_(std::move(folder)) {}
 
   std::vector<std::string> files_;
   nlohmann::json job_;
   bool keeps_buckets_;
-  std::filesystem::path folder_;  // of the questions and the answers
+  TemporaryFolder folder_;  // of the questions and the answers
 };
 
 }  // namespace deft::tools
