@@ -130,7 +130,7 @@ const MemoryFit::Choice& MemoryFit::chosen() const {
 Result<MemoryFit> fit_memory(const replay::MeasuredJob& measured, std::uint64_t limit_bytes) {
   if (measured.memories.empty())
     return fail(ErrorKind::kInvalid, "the trace does not tell what workers hold in memory",
-                "trace some more steps of a PyTorch job: see Memory in docs/tracing.md");
+                "trace some more steps of a PyTorch job: see Memory in docs/replay.md");
   auto traced = choice(measured, {});
   if (!traced) return fail(ErrorKind::kInvalid, "the traced job cannot be replayed");
   MemoryFit fit{.limit_bytes = limit_bytes, .traced = *std::move(traced)};

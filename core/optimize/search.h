@@ -40,7 +40,7 @@ struct Settings {
 
 inline constexpr double kLeastGain = 0.02;  // of a step: less is not worth another setting
 // The gain that replay must promise, as long as nobody has tried the settings. Replay errs more with another policy, bucketing or codec
-// than with the traced ones, and promises too much of most of them (docs/tracing.md).
+// than with the traced ones, and promises too much of most of them (docs/benchmarks-tracing.md).
 inline constexpr double kLeastPromiseOfSizes = 0.03, kLeastPromise = 0.06, kFurtherError = 0.04;
 
 // What a user's pass wants to be tried.

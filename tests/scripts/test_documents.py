@@ -134,6 +134,22 @@ def commands_in(document: Path) -> set[str]:
     return set(re.findall(r"(?<![\w/.-])((?:scripts|bench)/\w+|tests/\w+/try_\w+)\b(?![/.])", document.read_text()))
 
 
+def sources() -> list[Path]:
+    """The files of the tree that are no documents."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    paths = [ROOT / name for name in listed if not name.endswith((".md", ".svg", ".png"))]
+    return [path for path in paths if path.is_file()]
+
+
+def test_pages_that_a_source_names_exist():
+    unknown = []
+    for path in sources():
+        for page, anchor in re.findall(r"\b(docs/[\w-]+\.md)(?:#([\w-]+))?", path.read_text(errors="replace")):
+            is_known = (ROOT / page).is_file() and (not anchor or anchor in anchors(ROOT / page))
+            unknown += [] if is_known else [(path.relative_to(ROOT), page, anchor)]
+    assert unknown == []
+
+
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
 def test_programs_that_a_document_names_exist(document):
     assert {command for command in commands_in(document) if not (ROOT / command).exists()} == set()

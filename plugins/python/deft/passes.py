@@ -1,4 +1,4 @@
-"""Passes of a user for the search of `deft optimize traces --pass FILE`: docs/tracing.md#passes-of-your-own.
+"""Passes of a user for the search of `deft optimize traces --pass FILE`: docs/optimize.md#passes-of-your-own.
 
     import deft
 
