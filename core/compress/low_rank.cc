@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/compress/random.h"
+#include "core/base/mix64.h"
 
 namespace deft::compress {
 namespace {

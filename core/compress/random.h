@@ -3,14 +3,9 @@
 
 #include <cstdint>
 
-namespace deft::compress {
+#include "core/base/mix64.h"
 
-// SplitMix64's last step: every bit of the result depends on every bit of `x`.
-constexpr std::uint64_t mix64(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
-  return x ^ (x >> 31);
-}
+namespace deft::compress {
 
 // What random numbers are for: the encoding of one node's values, or the second encoding of the sum.
 enum class EncodingPass : std::uint8_t { kNode = 1, kSum = 2 };

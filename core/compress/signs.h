@@ -3,8 +3,8 @@
 // Byte i of the bits holds the signs of the values i, i + 32, ..., i + 224 from its low bit up, which needs no shuffle.
 #pragma once
 
+#include "core/base/mix64.h"
 #include "core/compress/lanes.h"
-#include "core/compress/random.h"
 
 namespace deft::compress {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
+#include "core/base/mix64.h"
 #include "core/compress/integers.h"
-#include "core/compress/random.h"
 
 namespace deft::compress {
 namespace {

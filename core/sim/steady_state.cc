@@ -2,16 +2,9 @@
 
 #include <algorithm>
 
+#include "core/base/mix64.h"
+
 namespace deft::sim {
-namespace {
-
-std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 void SteadyState::step_began(std::uint64_t step, double now_us, double computed_us, const SentBytes& sent) {
   if (step >= steps_.size()) return;
@@ -29,7 +22,7 @@ void SteadyState::decided(const sched::Update& update) {
   step.staleness = std::max(step.staleness, staleness);
   step.merged = std::max(step.merged, merged);
   // A sum, so that the order in which updates were decided does not matter.
-  step.pattern += mixed(update.bucket * 0x9e3779b97f4a7c15u + staleness * 0x10001 + mixed(merged));
+  step.pattern += mix64(update.bucket * 0x9E3779B97F4A7C15U + staleness * 0x10001 + mix64(merged));
 }
 
 std::uint64_t SteadyState::period(std::uint64_t first, std::uint64_t end) const {

@@ -38,8 +38,8 @@
 #include <span>
 #include <vector>
 
+#include "core/base/mix64.h"
 #include "core/base/status.h"
-#include "core/compress/random.h"
 #include "core/link/work_request.h"
 #include "daemon/channel/buffer_pool.h"
 #include "daemon/channel/coded_piece.h"
@@ -50,7 +50,7 @@ namespace deft::daemon {
 
 // True if the loss of this encoded transfer of a link is measured, which takes a pass over its data: the first one, and one of 16. They
 // keep no time, because steps have the same transfers in the same order.
-constexpr bool is_measured(std::uint64_t number) { return number == 0 || compress::mix64(number) % 16 == 0; }
+constexpr bool is_measured(std::uint64_t number) { return number == 0 || mix64(number) % 16 == 0; }
 
 class CodedTransfer {
  public:

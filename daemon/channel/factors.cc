@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "core/compress/random.h"
+#include "core/base/mix64.h"
 
 namespace deft::daemon {
 
@@ -13,7 +13,7 @@ CodedMatrix FactorTable::turn_of(std::size_t first, const compress::MatrixShape&
   if (known == known_.end() || known->second.shape != shape) {
     forget(place, shape.elements());
     auto factors = std::make_shared<Factors>();
-    factors->seed = compress::mix64(key_ ^ compress::mix64(first ^ compress::mix64(generation)));
+    factors->seed = mix64(key_ ^ mix64(first ^ mix64(generation)));
     known_[place] = {shape, std::move(factors), 0};
   }
   CodedMatrix& matrix = known_[place];
