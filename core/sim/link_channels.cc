@@ -5,30 +5,9 @@
 #include <utility>
 
 #include "core/model/buckets.h"
+#include "core/sim/launch_buckets.h"
 
 namespace deft::sim {
-
-bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, const VisitPiece& visit) {
-  const std::size_t count = profile.buckets.size();
-  const model::BucketPiece run{launch.bucket, launch.offset, launch.bytes};
-  const auto mirrored = [count](model::BucketIndex bucket) {
-    return static_cast<model::BucketIndex>(count - 1 - bucket);
-  };
-  const auto bytes_of = [&](model::BucketIndex bucket) { return profile.buckets[mirrored(bucket)].bytes; };
-  const double share = launch.part == sched::LaunchPart::kWhole ? 1 : 0.5;
-  double fixed_us = 0;
-  const bool whole = model::for_each_piece(run, count, bytes_of, [&](const model::BucketPiece& piece) {
-    fixed_us = std::max(fixed_us, profile.cost(mirrored(piece.bucket), launch.link, launch.codec).fixed_us);
-    return true;
-  });
-  return whole && model::for_each_piece(run, count, bytes_of, [&](const model::BucketPiece& piece) {
-           const auto bucket = mirrored(piece.bucket);
-           const double us_per_byte = profile.cost(bucket, launch.link, launch.codec).us_per_byte;
-           const double us = share * static_cast<double>(piece.bytes) * us_per_byte;
-           visit({bucket, piece.offset, piece.bytes}, std::exchange(fixed_us, 0) + us);
-           return true;
-         });
-}
 
 LinkChannels::LinkChannels(const model::Profile& profile, double contention,
                            const std::vector<model::LinkIndex>& priority_links, EventQueue& events)
@@ -65,17 +44,19 @@ void LinkChannels::change_active(int change, double now_us) {
 
 double LinkChannels::wire_bytes(const sched::Launch& launch) const {
   double bytes = 0;
-  for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double) {
+  for_each_bucket(profile_, launch, [&](const model::BucketPiece& piece) {
     const auto share = profile_.buckets[piece.bucket].coded_share();
     bytes += profile_.codecs[launch.codec].bytes_share(share, launch.link) * static_cast<double>(piece.bytes);
+    return true;
   });
   return bytes;
 }
 
 double LinkChannels::bytes_us(const sched::Launch& launch) const {
   double sum_us = 0;
-  for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double) {
+  for_each_bucket(profile_, launch, [&](const model::BucketPiece& piece) {
     sum_us += static_cast<double>(piece.bytes) * profile_.cost(piece.bucket, launch.link, launch.codec).us_per_byte;
+    return true;
   });
   return launch.part == sched::LaunchPart::kWhole ? sum_us : sum_us / 2;
 }
@@ -87,7 +68,7 @@ void LinkChannels::begin(std::uint32_t channel, double now_us) {
   begun.busy = true;
   begun.started_us = now_us;
   begun.left_us = 0;
-  for_each_piece(profile_, launch, [&](const model::BucketPiece&, double us) { begun.left_us += us; });
+  for_each_timed_bucket(profile_, launch, [&](const model::BucketPiece&, double us) { begun.left_us += us; });
   schedule(channel, now_us);
   if (is_priority(channel)) retime(launch.link, now_us, slowness(), bytes_us(launch));
 }

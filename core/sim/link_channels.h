@@ -26,12 +26,6 @@ struct QueuedLaunch {
   std::uint64_t needs_gradients;
 };
 
-// Calls visit(piece, us) for each bucket of the launch. `piece` has the profile's number of the bucket, and `us` is the time for its bytes.
-// A launch over several buckets pays one latency, the largest of its buckets, with its first piece. Half an all-reduce takes the whole
-// latency and half the bytes' time. False if the launch goes beyond the last bucket.
-using VisitPiece = std::function<void(const model::BucketPiece& piece, double us)>;
-bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, const VisitPiece& visit);
-
 class LinkChannels {
  public:
   // `priority_links` have a channel for small launches. `profile` and `events` must outlive this object.

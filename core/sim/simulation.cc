@@ -8,6 +8,7 @@
 
 #include "core/sim/event_queue.h"
 #include "core/sim/forward_gate.h"
+#include "core/sim/launch_buckets.h"
 #include "core/sim/link_channels.h"
 #include "core/sim/node_compute.h"
 #include "core/sim/steady_state.h"
@@ -106,26 +107,14 @@ class Simulation {
  private:
   static constexpr std::uint32_t kLeader = 0;
 
-  // The scheduler counts buckets from the other side than the profile and the nodes.
-  [[nodiscard]] std::uint32_t mirrored(std::uint32_t bucket) const {
-    return static_cast<std::uint32_t>(profile_.buckets.size()) - 1 - bucket;
-  }
+  // The profile's and the nodes' number of the scheduler's bucket, and the other way round.
+  [[nodiscard]] std::uint32_t mirrored(std::uint32_t bucket) const { return sim::mirrored(profile_, bucket); }
   [[nodiscard]] TimeUs clock() const { return std::llround(now_us_); }
 
-  // Calls visit(bucket of the profile, bytes) for each bucket of the launch while it gives true. Where times count, see
-  // link_channels.h.
-  template <typename Visit>
-  bool for_each_bucket(const Launch& launch, const Visit& visit) const {
-    return model::for_each_piece(
-        {launch.bucket, launch.offset, launch.bytes}, profile_.buckets.size(),
-        [this](std::uint32_t bucket) { return profile_.buckets[mirrored(bucket)].bytes; },
-        [&](const model::BucketPiece& piece) { return visit(mirrored(piece.bucket), piece.bytes); });
-  }
-
   [[nodiscard]] bool may_start(const QueuedLaunch& queued) const {
-    return for_each_bucket(queued.launch, [&](std::uint32_t bucket, std::uint64_t) {
-      return std::all_of(nodes_.begin(), nodes_.end(),
-                         [&](const NodeCompute& node) { return node.gradients(bucket) >= queued.needs_gradients; });
+    return for_each_bucket(profile_, queued.launch, [&](const model::BucketPiece& piece) {
+      return std::ranges::all_of(
+          nodes_, [&](const NodeCompute& node) { return node.gradients(piece.bucket) >= queued.needs_gradients; });
     });
   }
 
@@ -223,9 +212,9 @@ class Simulation {
     if (!launch) return;
     recorder_.sent(*launch, started_us, now_us_);
     std::vector<std::uint32_t> complete;
-    for_each_bucket(*launch, [&](std::uint32_t bucket, std::uint64_t bytes) {
-      const auto whole = gate_.book().sent(mirrored(bucket), *launch, bytes, now_us_);
-      if (whole && *whole) complete.push_back(bucket);
+    for_each_bucket(profile_, *launch, [&](const model::BucketPiece& piece) {
+      const auto whole = gate_.book().sent(mirrored(piece.bucket), *launch, piece.bytes, now_us_);
+      if (whole && *whole) complete.push_back(piece.bucket);
       if (!whole) error_ = whole.error().in("simulate");
       return whole.has_value();
     });

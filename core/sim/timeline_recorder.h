@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/model/events.h"
-#include "core/sim/link_channels.h"
+#include "core/sim/launch_buckets.h"
 #include "core/sim/update_book.h"
 
 namespace deft::sim {
@@ -29,9 +29,9 @@ class TimelineRecorder {
   void sent(const sched::Launch& launch, double started_us, double ended_us) {
     if (!on_) return;
     double whole_us = 0, done_us = 0;
-    for_each_piece(profile_, launch, [&](const model::BucketPiece&, double us) { whole_us += us; });
+    for_each_timed_bucket(profile_, launch, [&](const model::BucketPiece&, double us) { whole_us += us; });
     double begin_us = started_us;
-    for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double us) {
+    for_each_timed_bucket(profile_, launch, [&](const model::BucketPiece& piece, double us) {
       done_us += us;
       const double end_us = done_us >= whole_us ? ended_us : started_us + (ended_us - started_us) * done_us / whole_us;
       timeline_.sends.push_back(
