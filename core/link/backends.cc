@@ -4,7 +4,6 @@
 #include <array>
 
 #include "core/link/nccl/built.h"
-#include "core/model/link_names.h"
 
 namespace deft::link {
 namespace {
@@ -46,21 +45,18 @@ constexpr std::array kBackends = {
             .place = Place::kNicsTogether,
             .built = nccl_backend::kBuilt,
             .summary = nccl_backend::kSummary,
-            .runs_in_worker = true,
             .takes_device_memory = true},
     Backend{.name = "tcp",
             .place = Place::kNics,
             .built = true,
             .summary = "TCP between the workers themselves; to test in-process links without a GPU and to compare with",
-            .runs_in_worker = true,
             .composes = true,
             .adds_encoded = true,
             .encryption = Encryption::kPeerSockets},
 };
 
 static_assert(std::ranges::all_of(kBackends, [](const Backend& backend) {
-  return backend.runs_in_worker == model::runs_in_workers(backend.name) &&
-         (backend.composes && !backend.runs_in_worker) == model::has_halves(backend.name);
+  return (backend.composes && !backend.runs_in_workers()) == model::has_halves(backend.name);
 }));
 
 std::string names(bool built_only) {
@@ -74,11 +70,6 @@ std::string names(bool built_only) {
 }  // namespace
 
 std::span<const Backend> backends() { return kBackends; }
-
-bool runs_in_worker(std::string_view backend_or_link) {
-  const Backend* backend = find_backend(model::backend_of(backend_or_link));
-  return backend != nullptr && backend->runs_in_worker;
-}
 
 const Backend* find_backend(std::string_view name) {
   const auto found = std::ranges::find(kBackends, name, &Backend::name);

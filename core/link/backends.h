@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/base/status.h"
+#include "core/model/link_names.h"
 
 namespace deft::link {
 
@@ -35,21 +36,20 @@ struct DescriptorNeeds {
 struct Backend {
   std::string_view name;
   Place place;
-  bool built;                   // in this build
-  std::string_view summary;     // a description, or why it is missing
-  bool runs_in_worker = false;  // in the training process instead of the daemon; its members are ranks, not nodes
+  bool built;                // in this build
+  std::string_view summary;  // a description, or why it is missing
   // Its all-reduces are composed of halves, with an owner's stage between them (Link::composes).
   bool composes = false;
   bool adds_encoded = false;         // WorkRequest::encoded: in the owner's stage, or on servers; and kReduceByAll
   bool takes_device_memory = false;  // reduces a GPU's memory in place
   Encryption encryption = Encryption::kNone;
   DescriptorNeeds descriptors = {};  // links in workers take none
+
+  // In the training process instead of the daemon; the members of its links are ranks, not nodes.
+  [[nodiscard]] constexpr bool runs_in_workers() const { return model::runs_in_workers(name); }
 };
 
 std::span<const Backend> backends();
-
-// True if links of this backend, or a link of this name ("nccl:eth0"), run in the workers' processes.
-bool runs_in_worker(std::string_view backend_or_link);
 
 // The former name of tcp: an error that names tcp.
 inline constexpr std::string_view kFormerTcp = "workertcp";

@@ -131,7 +131,7 @@ std::string describe(std::span<const LinkSpec> specs);
 // Opens the link to all peers; a timeout names the nodes that did not come.
 Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const LinkGroup& group);
 
-// The same for in-process links (Backend::runs_in_worker), and for these alone: it needs no library of the other links.
+// The same for in-process links (Backend::runs_in_workers), and for these alone: it needs no library of the other links.
 Result<std::unique_ptr<Link>> open_worker_link(const LinkSpec& spec, const LinkGroup& group);
 
 }  // namespace deft::link

@@ -3,6 +3,7 @@
 #include "core/link/backends.h"
 #include "core/link/factories.h"
 #include "core/link/link.h"
+#include "core/model/link_names.h"
 
 namespace deft::link {
 
@@ -16,7 +17,7 @@ Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const LinkGroup& g
     if (auto built = check_backend("mpi"); !built) return tl::unexpected(built.error());
     return mpi_backend::open(spec, group);
   }
-  if (runs_in_worker(spec.backend)) return open_worker_link(spec, group);
+  if (model::runs_in_workers(spec.backend)) return open_worker_link(spec, group);
   auto known = check_backend(spec.backend);
   if (known) known = fail(ErrorKind::kInternal, "the link backend '" + spec.backend + "' cannot be opened");
   return tl::unexpected(known.error());

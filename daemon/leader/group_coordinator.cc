@@ -111,7 +111,7 @@ std::string link_that_cannot(bool link::Backend::*does, const LinkFailover& link
   for (std::uint32_t link = 0; link < links.size(); ++link) {
     const std::string& name = links.cost(link).name;
     const link::Backend* const backend = link::find_backend(model::backend_of(name));
-    if (backend != nullptr && (!(backend->*does) || backend->runs_in_worker)) return name;
+    if (backend != nullptr && (!(backend->*does) || backend->runs_in_workers())) return name;
   }
   return "";
 }

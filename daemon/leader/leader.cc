@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/link/backends.h"
 #include "core/model/link_costs.h"
+#include "core/model/link_names.h"
 #include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
@@ -24,7 +24,7 @@ Error late_start(const Roster& roster, const std::optional<FailureDetector>& det
 // A node does not say which link it suspects.
 bool has_workers_links(const std::optional<LinkFailover>& links) {
   for (std::uint32_t link = 0; links && link < links->size(); ++link)
-    if (link::runs_in_worker(links->cost(link).name)) return true;
+    if (model::runs_in_workers(links->cost(link).name)) return true;
   return false;
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/link/backends.h"
+#include "core/model/link_names.h"
 
 namespace deft::daemon {
 namespace {
@@ -33,7 +33,7 @@ std::uint32_t LinkFailover::next_for_collective() {
   const auto count = static_cast<std::uint32_t>(links_.size());
   for (std::size_t tries = 0; tries < links_.size(); ++tries) {
     const std::uint32_t link = next_link_++ % count;
-    if (!link::runs_in_worker(cost(link).name) && links_[link].lost.empty()) return link;
+    if (!model::runs_in_workers(cost(link).name) && links_[link].lost.empty()) return link;
   }
   return next_link_++ % count;
 }
@@ -46,11 +46,11 @@ bool LinkFailover::measure(std::uint32_t link, std::uint64_t bytes, TimeUs us, b
 
 // The fastest link that is not lost and has not stood in for this one before.
 std::optional<std::uint32_t> LinkFailover::substitute_for(std::uint32_t lost) const {
-  if (nodes_ < 2 || link::runs_in_worker(cost(lost).name)) return std::nullopt;
+  if (nodes_ < 2 || model::runs_in_workers(cost(lost).name)) return std::nullopt;
   std::optional<std::uint32_t> best;
   for (std::uint32_t link = 0; link < links_.size(); ++link) {
     if (link == lost || !links_[link].lost.empty() || links_[lost].replacers.contains(link)) continue;
-    if (link::runs_in_worker(cost(link).name)) continue;
+    if (model::runs_in_workers(cost(link).name)) continue;
     if (!best || cost(link).bytes_per_us > cost(*best).bytes_per_us) best = link;
   }
   return best;
@@ -139,7 +139,7 @@ Result<std::vector<wire::LinkFailed>> LinkFailover::watch(TimeUs now_us) {
   std::vector<wire::LinkFailed> stalls;
   for (std::uint32_t index = 0; index < links_.size(); ++index) {
     const Link& link = links_[index];
-    if (link::runs_in_worker(cost(index).name)) continue;  // a worker may be stopped, and owe an answer
+    if (model::runs_in_workers(cost(index).name)) continue;  // a worker may be stopped, and owe an answer
     if (link.stopping) {
       if (now_us - link.since_us > timing_.timeout_us / 2) return tl::unexpected(link.cause);
       continue;

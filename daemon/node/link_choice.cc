@@ -6,6 +6,7 @@
 
 #include "core/link/address.h"
 #include "core/link/backends.h"
+#include "core/model/link_names.h"
 #include "daemon/base/log_lines.h"
 #include "daemon/base/user_threads.h"
 #include "daemon/channel/daemon_driver.h"
@@ -65,7 +66,7 @@ std::optional<Error> cannot_carry(const compress::Codec& codec, const std::vecto
     if (spec.backend == "local") continue;
     const link::Backend& backend = *link::find_backend(spec.backend);
     const bool adds = backend.adds_encoded || codec.traits().law == compress::Law::kSparse;
-    if (adds && !backend.runs_in_worker) continue;
+    if (adds && !backend.runs_in_workers()) continue;
     return Error{ErrorKind::kInvalid,
                  spec.name() + " cannot carry gradients that are encoded by " + std::string(codec.traits().name),
                  "use gloo, mpi or ps links, or DEFT_COMPRESSION=none",
@@ -111,7 +112,7 @@ LinkChoice choose_links(const Membership& members, const std::string& host, bool
   const std::string& wanted = members.settings().links;
   const bool alone = members.identity().local_size == members.identity().world;
   const bool in_workers = std::ranges::any_of(link::backends(), [&](const link::Backend& backend) {
-    return backend.runs_in_worker && wanted.find(backend.name) != std::string::npos;
+    return backend.runs_in_workers() && wanted.find(backend.name) != std::string::npos;
   });
   if (members.identity().world == 1 || (alone && !in_workers)) return {{{"local", "", ""}}, std::nullopt};
   const bool is_one_machine = alone || link::is_loopback_address(members.identity().leader);
@@ -120,7 +121,7 @@ LinkChoice choose_links(const Membership& members, const std::string& host, bool
   LinkChoice choice;
   bool local = false;
   for (auto& spec : *specs) {
-    if (alone && !link::runs_in_worker(spec.backend)) spec = {"local", "", ""};
+    if (alone && !model::runs_in_workers(spec.backend)) spec = {"local", "", ""};
     if (spec.backend != "local" || !local) choice.specs.push_back(spec);
     local = local || spec.backend == "local";
   }
@@ -137,7 +138,7 @@ MakeDrivers driver_factory(const std::string& key_file, std::shared_ptr<UserQuot
   return [key_file, quotas = std::move(quotas)](LinkSurroundings surroundings) -> LinkSet::MakeDriver {
     return [around = std::move(surroundings), key_file, quotas](DriverRequest request) -> std::unique_ptr<LinkDriver> {
       const Membership& members = around.members;
-      if (link::runs_in_worker(request.spec.backend)) {
+      if (model::runs_in_workers(request.spec.backend)) {
         const auto put_record = [&members](std::size_t worker, const shm::Record& record) {
           if (WorkerPort* const port = members.workers()[worker].port) port->complete(record);
         };
@@ -169,7 +170,7 @@ LinkMaker link_maker(const std::string& key_file, std::shared_ptr<UserQuotas> qu
 JobLinks links_of_workers(const Membership& members, const View& view) {
   JobLinks links;
   for (std::uint32_t i = 0; i < view.links().size(); ++i) {
-    if (link::runs_in_worker(view.links()[i].backend))
+    if (model::runs_in_workers(view.links()[i].backend))
       links.in_workers.push_back(
           {i, view.links()[i], prefix_of(members.identity().name, view, i, 0), members.settings().encrypts()});
     else

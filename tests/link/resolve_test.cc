@@ -4,6 +4,7 @@
 #include "core/link/address.h"
 #include "core/link/backends.h"
 #include "core/link/nics.h"
+#include "core/model/link_names.h"
 
 namespace deft::link {
 namespace {
@@ -159,10 +160,10 @@ TEST(Resolve, TheFormerNameOfTcpIsAnErrorThatNamesTcp) {
 }
 
 TEST(Resolve, LinksThatTheWorkersRunAreKnownByTheirNames) {
-  EXPECT_TRUE(runs_in_worker("nccl"));
-  EXPECT_TRUE(runs_in_worker("tcp:eth0"));
-  EXPECT_FALSE(runs_in_worker("gloo:eth0"));
-  EXPECT_FALSE(runs_in_worker("local"));
+  EXPECT_TRUE(model::runs_in_workers("nccl"));
+  EXPECT_TRUE(model::runs_in_workers("tcp:eth0"));
+  EXPECT_FALSE(model::runs_in_workers("gloo:eth0"));
+  EXPECT_FALSE(model::runs_in_workers("local"));
   EXPECT_THAT(names("gloo:eth0,tcp:eth1"), ElementsAre("eth0 10.0.0.1", "tcp:eth1"));
 }
 
