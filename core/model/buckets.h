@@ -17,9 +17,9 @@ namespace deft::model {
 using BucketIndex = std::uint32_t;  // buckets are numbered in the order of the arena: backward's production order
 using LinkIndex = std::uint32_t;
 
-// How much of an all-reduce a launch does. The halves are launches of their own: the reduce-scatter leaves each node with the sum
-// of its own share of the bytes, and a later all-gather of the same bytes brings all shares to all nodes.
-enum class LaunchPart : std::uint8_t { kWhole, kReduceScatter, kAllGather };
+// Which half of an all-reduce a launch does, or both. The halves are launches of their own: the reduce-scatter leaves each node with
+// the sum of its own share of the bytes, and a later all-gather of the same bytes brings all shares to all nodes.
+enum class AllReduceHalf : std::uint8_t { kBoth, kReduceScatter, kAllGather };
 
 struct Bucket {
   std::string name;

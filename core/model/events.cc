@@ -25,16 +25,16 @@ std::string fields_of(const ComputeSpan& span, const Event& event) {
 }
 
 // A field of halves alone.
-std::string half_of(LaunchPart part) {
-  if (part == LaunchPart::kWhole) return "";
-  return part == LaunchPart::kReduceScatter ? R"(,"half":"reduce-scatter")" : R"(,"half":"all-gather")";
+std::string half_of(AllReduceHalf half) {
+  if (half == AllReduceHalf::kBoth) return "";
+  return half == AllReduceHalf::kReduceScatter ? R"(,"half":"reduce-scatter")" : R"(,"half":"all-gather")";
 }
 
 std::string fields_of(const SendSpan& send, const Event& event) {
   return R"("kind":"send","link":)" + quoted(event.link) + R"(,"bucket":)" + quoted(event.bucket) + R"(,"offset":)" +
          std::to_string(send.offset) + R"(,"bytes":)" + std::to_string(send.bytes) + R"(,"generation":)" +
          std::to_string(send.generation) + format(R"(,"start_us":%.3f,"end_us":%.3f)", send.start_us, send.end_us) +
-         half_of(send.part);
+         half_of(send.half);
 }
 
 std::string fields_of(const UpdateMark& mark, const Event& event) {

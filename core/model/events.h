@@ -33,7 +33,7 @@ struct SendSpan {
   std::uint64_t bytes;
   double start_us;
   double end_us;
-  LaunchPart part = LaunchPart::kWhole;
+  AllReduceHalf half = AllReduceHalf::kBoth;
 };
 struct UpdateMark {
   std::uint32_t bucket;

@@ -304,7 +304,7 @@ bool overlap_forward(const std::vector<WorkerStep>& steps) {
 bool has_own_codecs(const trace::NodeTrace& leader) {
   return std::ranges::any_of(launches_of(leader), [](const NodeLaunch& launch) {
     return launch.order && launch.order->codec == 0 && !launch.spans.empty() && launch.wire_bytes < launch.bytes &&
-           launch.order->part == static_cast<std::uint8_t>(model::LaunchPart::kWhole);
+           launch.order->half == static_cast<std::uint8_t>(model::AllReduceHalf::kBoth);
   });
 }
 

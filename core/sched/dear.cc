@@ -43,7 +43,7 @@ class Dear final : public MeasuredRuns {
 
   void part_finished(const Launch& launch, TimeUs now_us) override {
     MeasuredRuns::part_finished(launch, now_us);
-    if (launch.part != LaunchPart::kReduceScatter) return;
+    if (launch.half != AllReduceHalf::kReduceScatter) return;
     Step& step = steps_[launch.generation];
     step.scattered_bytes += launch.bytes;
     step.gathers.emplace(bucket(last_bucket_of(launch)).forward_position, launch);
@@ -67,7 +67,7 @@ class Dear final : public MeasuredRuns {
     return runs(buckets_, links);
   }
 
-  [[nodiscard]] LaunchPart part_of_launches() const override { return LaunchPart::kReduceScatter; }
+  [[nodiscard]] AllReduceHalf half_of_launches() const override { return AllReduceHalf::kReduceScatter; }
 
   // Buckets lie in the order of backward, so forward needs the last one first.
   [[nodiscard]] model::BucketIndex last_bucket_of(const Launch& launch) const {
@@ -91,7 +91,7 @@ class Dear final : public MeasuredRuns {
 
   // Launches the all-gather on the link on which it ends first, if that link has room for it.
   bool gather(Launch launch, TimeUs now_us, std::vector<double>& free_at_us, std::vector<Launch>& launches) {
-    launch.part = LaunchPart::kAllGather;
+    launch.half = AllReduceHalf::kAllGather;
     const std::uint64_t bytes = link_bytes(launch);
     launch.link = board_.give_to_earliest(bytes, free_at_us);
     if (board_.room_bytes(launch.link) < bytes) return false;

@@ -38,7 +38,7 @@
 
 namespace deft::sched {
 
-using model::LaunchPart;
+using model::AllReduceHalf;
 using model::Stage;
 
 // One part of one bucket on one link: bytes [offset, offset + bytes) of the bucket. If the policy merges buckets, the bytes may
@@ -53,13 +53,13 @@ struct Launch {
   std::uint64_t bytes = 0;
   // Links that know priorities send a lower one first, 0 before all others (core/link/work_request.h).
   std::uint32_t priority = 0;
-  model::CodecIndex codec = 0;           // of Setup::codecs
-  LaunchPart part = LaunchPart::kWhole;  // the gradients are complete after a whole launch, or after the all-gather
+  model::CodecIndex codec = 0;                // of Setup::codecs
+  AllReduceHalf half = AllReduceHalf::kBoth;  // after both, or after the all-gather, the gradients are complete
 };
 
 // The bytes that a launch costs its link, in bytes of whole all-reduces: a half moves half as much.
 constexpr std::uint64_t link_bytes(const Launch& launch) {
-  return launch.part == LaunchPart::kWhole ? launch.bytes : (launch.bytes + 1) / 2;
+  return launch.half == AllReduceHalf::kBoth ? launch.bytes : (launch.bytes + 1) / 2;
 }
 
 // The update of a bucket by one generation. It is applied before the forward of `apply_step`, and after the launches of the

@@ -156,7 +156,7 @@ void SwitchingScheduler::part_finished(const Launch& launch, TimeUs now_us) {
   Launch own = launch;
   own.id = found.mapped().id;
   era->scheduler->part_finished(own, now_us);
-  if (launch.part != LaunchPart::kReduceScatter) era->reduced_bytes += launch.bytes;
+  if (launch.half != AllReduceHalf::kReduceScatter) era->reduced_bytes += launch.bytes;
   drop_finished_eras();
 }
 

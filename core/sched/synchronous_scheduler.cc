@@ -43,7 +43,7 @@ bool SynchronousScheduler::is_urgent_first(std::string_view policy) {
 
 void SynchronousScheduler::send(Launch& launch, TimeUs now_us) {
   launch.id = launches_++;
-  if (launch.part == LaunchPart::kWhole) launch.part = part_of_launches();
+  if (launch.half == AllReduceHalf::kBoth) launch.half = half_of_launches();
   launch.codec = codec_;
   if (urgent_first_) launch.priority = bucket(launch.bucket).forward_position;
   board_.launch(launch, now_us);

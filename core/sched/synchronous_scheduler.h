@@ -58,8 +58,8 @@ class SynchronousScheduler : public Scheduler {
   // Puts `count` neighbouring buckets into the queue, as if they were one bucket that begins where `first` does.
   void enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step, std::uint64_t part_limit);
   // The kind of the launches of ready buckets. A policy of halves launches the all-gathers itself.
-  [[nodiscard]] virtual LaunchPart part_of_launches() const { return LaunchPart::kWhole; }
-  // Gives the launch its number, its priority and its codec, and books it. A whole launch becomes part_of_launches().
+  [[nodiscard]] virtual AllReduceHalf half_of_launches() const { return AllReduceHalf::kBoth; }
+  // Gives the launch its number, its priority and its codec, and books it. A launch of both halves becomes half_of_launches().
   void send(Launch& launch, TimeUs now_us);
 
   [[nodiscard]] const model::Bucket& bucket(model::BucketIndex index) const { return buckets_.at(index); }

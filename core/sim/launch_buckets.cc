@@ -6,7 +6,7 @@
 namespace deft::sim {
 
 void for_each_timed_bucket(const model::Profile& profile, const sched::Launch& launch, const VisitTimedBucket& visit) {
-  const double share = launch.part == sched::LaunchPart::kWhole ? 1 : 0.5;
+  const double share = launch.half == sched::AllReduceHalf::kBoth ? 1 : 0.5;
   double fixed_us = 0;
   const bool whole = for_each_bucket(profile, launch, [&](const model::BucketPiece& piece) {
     fixed_us = std::max(fixed_us, profile.cost(piece.bucket, launch.link, launch.codec).fixed_us);

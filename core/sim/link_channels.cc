@@ -18,7 +18,7 @@ LinkChannels::LinkChannels(const model::Profile& profile, double contention,
 
 std::uint32_t LinkChannels::channel_of(const sched::Launch& launch) const {
   const std::uint32_t priority = links() + launch.link;
-  if (!channels_[priority].exists || launch.part == sched::LaunchPart::kAllGather) return launch.link;
+  if (!channels_[priority].exists || launch.half == sched::AllReduceHalf::kAllGather) return launch.link;
   return model::is_small(static_cast<std::uint64_t>(std::llround(wire_bytes(launch)))) ? priority : launch.link;
 }
 
@@ -58,7 +58,7 @@ double LinkChannels::bytes_us(const sched::Launch& launch) const {
     sum_us += static_cast<double>(piece.bytes) * profile_.cost(piece.bucket, launch.link, launch.codec).us_per_byte;
     return true;
   });
-  return launch.part == sched::LaunchPart::kWhole ? sum_us : sum_us / 2;
+  return launch.half == sched::AllReduceHalf::kBoth ? sum_us : sum_us / 2;
 }
 
 // A launch on the priority channel takes its bytes' time from the launch on the other channel.
@@ -91,7 +91,7 @@ std::optional<sched::Launch> LinkChannels::finish(const QueuedEvent& event) {
   channel.queue.pop_front();
   channel.busy = false;
   sent_bytes_ += sched::link_bytes(launch);
-  wire_bytes_ += (launch.part == sched::LaunchPart::kWhole ? 1 : 0.5) * wire_bytes(launch);
+  wire_bytes_ += (launch.half == sched::AllReduceHalf::kBoth ? 1 : 0.5) * wire_bytes(launch);
   if (!is_priority(event.of)) change_active(-1, event.at_us);
   return launch;
 }

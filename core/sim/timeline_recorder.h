@@ -35,7 +35,7 @@ class TimelineRecorder {
       done_us += us;
       const double end_us = done_us >= whole_us ? ended_us : started_us + (ended_us - started_us) * done_us / whole_us;
       timeline_.sends.push_back(
-          {launch.link, piece.bucket, launch.generation, piece.offset, piece.bytes, begin_us, end_us, launch.part});
+          {launch.link, piece.bucket, launch.generation, piece.offset, piece.bytes, begin_us, end_us, launch.half});
       begin_us = end_us;
     });
   }

@@ -45,13 +45,13 @@ Result<bool> UpdateBook::sent(model::BucketIndex bucket, const sched::Launch& la
   const std::uint64_t number = launch.generation;
   Book& book = books_.at(bucket);
   Generation& entry = generation(book, number);
-  if (launch.part != sched::LaunchPart::kAllGather) entry.reduced_bytes += bytes;
-  if (launch.part != sched::LaunchPart::kReduceScatter) entry.sent_bytes += bytes;
+  if (launch.half != sched::AllReduceHalf::kAllGather) entry.reduced_bytes += bytes;
+  if (launch.half != sched::AllReduceHalf::kReduceScatter) entry.sent_bytes += bytes;
   if (entry.reduced_bytes > book.bytes || entry.sent_bytes > book.bytes)
     return fail(ErrorKind::kInternal, "bytes of " + of(bucket, number) + " were sent twice");
   if (entry.sent_bytes > entry.reduced_bytes)
     return fail(ErrorKind::kInternal, "bytes of " + of(bucket, number) + " were gathered before they were reduced");
-  if (entry.sent_bytes < book.bytes || launch.part == sched::LaunchPart::kReduceScatter) return false;
+  if (entry.sent_bytes < book.bytes || launch.half == sched::AllReduceHalf::kReduceScatter) return false;
   entry.complete_us = now_us;
   return true;
 }

@@ -74,7 +74,7 @@ struct OrderTrace {
   std::uint32_t bytes_low = 0;
   std::uint16_t bytes_high = 0;
   std::uint8_t codec = 0;  // of the job's list; 0: exact; model::kWithResiduals: exact, and residuals go along
-  std::uint8_t part = 0;   // model::LaunchPart
+  std::uint8_t half = 0;   // model::AllReduceHalf
   std::uint32_t bucket = 0;
   std::uint16_t group = 0;
   std::uint16_t link = 0;

@@ -163,7 +163,7 @@ bool is_plausible(const TraceRecord& record) {
     case TraceKind::kOrder: {
       const auto order = record.as<OrderTrace>();
       const bool is_codec = order.codec < model::kMaxCodecs || order.codec == model::kWithResiduals;
-      return order.part <= static_cast<std::uint8_t>(model::LaunchPart::kAllGather) && is_codec;
+      return order.half <= static_cast<std::uint8_t>(model::AllReduceHalf::kAllGather) && is_codec;
     }
     case TraceKind::kTransfer: {
       const auto stage = record.as<TransferTrace>().stage;

@@ -31,9 +31,9 @@ std::vector<std::size_t> shares_of(const Transfer& transfer, std::uint32_t nodes
 
 // The request for data that travels as it is.
 link::WorkRequest plain_request(const Transfer& transfer, std::byte* data, std::uint32_t nodes) {
-  if (transfer.part == model::LaunchPart::kReduceScatter)
+  if (transfer.half == model::AllReduceHalf::kReduceScatter)
     return link::WorkRequest::reduce_scatter(data, transfer.count, transfer.dtype, transfer.op);
-  if (transfer.part == model::LaunchPart::kAllGather)
+  if (transfer.half == model::AllReduceHalf::kAllGather)
     return link::WorkRequest::all_gather(data, shares_of(transfer, nodes));
   if (transfer.collective == ipc::Collective::kBroadcast)
     return link::WorkRequest::broadcast(data, bytes_of(transfer), transfer.root_node);
@@ -60,8 +60,8 @@ std::span<const Channel::Stage> Channel::stages_of(const Transfer& transfer) {
   static constexpr std::array<Stage, 4> kBroadcast = {{{&Channel::choose_source}, kKeep, kSubmit, kCopyToWorkers}};
   static constexpr std::array<Stage, 3> kFirstHalf = {{{&Channel::sum_workers, kSum}, kKeep, kSubmit}};
   static constexpr std::array<Stage, 4> kSecondHalf = {{{&Channel::choose_source}, kKeep, kSubmit, kCopyToWorkers}};
-  if (transfer.part == model::LaunchPart::kReduceScatter) return kFirstHalf;
-  if (transfer.part == model::LaunchPart::kAllGather) return kSecondHalf;
+  if (transfer.half == model::AllReduceHalf::kReduceScatter) return kFirstHalf;
+  if (transfer.half == model::AllReduceHalf::kAllGather) return kSecondHalf;
   switch (transfer.collective) {
     case ipc::Collective::kAllReduce: return kAllReduce;
     case ipc::Collective::kAllGather: return kAllGather;
@@ -81,7 +81,7 @@ void Channel::start(Transfer transfer) {
   entry.done.token = entry.transfer.token;
   entry.done.bytes = entry.transfer.collective == ipc::Collective::kBarrier ? 0 : bytes_of(entry.transfer);
   entry.done.wire_bytes = entry.done.bytes;
-  if (entry.transfer.part != model::LaunchPart::kWhole) entry.done.wire_bytes = entry.done.bytes / 2;
+  if (entry.transfer.half != model::AllReduceHalf::kBoth) entry.done.wire_bytes = entry.done.bytes / 2;
   if (entry.transfer.buffers.empty() && entry.transfer.replay_buffer) use_own_memory(entry);
   advance(std::prev(in_flight_.end()));
 }
@@ -160,7 +160,7 @@ void Channel::fail_all(const Error& error) {
 // This node's part of the data. In an all-gather the blocks of the nodes before this one come first.
 std::span<std::byte> Channel::brought(const InFlight& entry) const {
   const Transfer& transfer = entry.transfer;
-  if (transfer.part == model::LaunchPart::kAllGather) {
+  if (transfer.half == model::AllReduceHalf::kAllGather) {
     const auto shares = shares_of(transfer, link_->nodes());
     return {entry.data + sum_of(std::span(shares).first(node_)), shares[node_]};
   }

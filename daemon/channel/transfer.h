@@ -60,8 +60,8 @@ struct Transfer {
   model::DType dtype = model::DType::kFloat32;
   model::ReduceOp op = model::ReduceOp::kSum;
   std::shared_ptr<const Codings> codings;  // null: it travels as it is. Only sums of float32 and halves have them
-  model::LaunchPart part = model::LaunchPart::kWhole;  // of an all-reduce. Its halves have no codings
-  std::uint32_t priority = 0;                          // 0 goes first, see link::WorkRequest
+  model::AllReduceHalf half = model::AllReduceHalf::kBoth;  // of an all-reduce. Its halves have no codings
+  std::uint32_t priority = 0;                               // 0 goes first, see link::WorkRequest
   std::uint32_t root_node = 0;
   std::size_t root_local = 0;            // local index of the root, on its node
   std::vector<std::size_t> node_bytes;   // all-gather: the block of each node
@@ -116,7 +116,7 @@ struct SubCommTask {
   model::BucketIndex bucket = 0;
   std::uint64_t generation = 0, offset = 0, bytes = 0;
   std::uint32_t priority = 0;  // see link::WorkRequest
-  model::LaunchPart part = model::LaunchPart::kWhole;
+  model::AllReduceHalf half = model::AllReduceHalf::kBoth;
   std::shared_ptr<const Codings> codings;       // null: it travels as it is
   std::shared_ptr<ReplayBuffer> replay_buffer;  // null: it cannot be replayed
   bool runs_again = false;                      // a link that it was given to was lost, perhaps after it had encoded it

@@ -289,7 +289,7 @@ std::uint64_t GroupCoordinator::GroupCodecs::link_bytes(const sched::Launch& lau
 
 bool GroupCoordinator::GroupCodecs::takes_residuals(const model::UpdateSchedule& schedule,
                                                     const sched::Launch& launch) const {
-  if (launch.part != model::LaunchPart::kWhole) return false;
+  if (launch.half != model::AllReduceHalf::kBoth) return false;
   return std::ranges::any_of(
       exact_steps, [&](std::uint64_t step) { return schedule.of_step(step).generation == launch.generation; });
 }
@@ -424,7 +424,7 @@ std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& l
     const bool exact = codecs_.takes_residuals(schedules_[launch.bucket], launch);
     const model::CodecIndex codec = exact ? model::kWithResiduals : launch.codec;
     order.launches.push_back({launch.link, id_.group, launch.bucket, launch.generation, launch.offset, launch.bytes,
-                              when.last_step, when.cycle_step, launch.priority, codec, launch.part});
+                              when.last_step, when.cycle_step, launch.priority, codec, launch.half});
   }
   return order;
 }

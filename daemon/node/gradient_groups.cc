@@ -202,10 +202,10 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   Gradients* const gradients = agreed(launch.group);
   if (gradients == nullptr || launch.link >= links_)
     return fail(ErrorKind::kViolation, "the leader ordered a part of an unknown group or link");
-  if (launch.part != model::LaunchPart::kWhole && launch.codec != 0)
+  if (launch.half != model::AllReduceHalf::kBoth && launch.codec != 0)
     return fail(ErrorKind::kViolation, "the leader ordered half an all-reduce of gradients that are encoded");
   if (auto ok = gradients->start(launch.bucket, launch.generation, {launch.last_step, launch.cycle_step}, launch.offset,
-                                 launch.bytes, now_us, launch.part);
+                                 launch.bytes, now_us, launch.half);
       !ok)
     return tl::unexpected(ok.error());
   SubCommTask task;
@@ -216,7 +216,7 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   task.offset = launch.offset;
   task.bytes = launch.bytes;
   task.priority = launch.priority;
-  task.part = launch.part;
+  task.half = launch.half;
   const model::Bucket& bucket = gradients->buckets()[launch.bucket];
   GroupState& group = groups_.at(launch.group);
   task.codings = group.codings.codings_of(bucket.offset + launch.offset, launch.bytes, launch.generation, launch.codec);
@@ -226,7 +226,7 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
 
 bool GradientGroups::can_start(const SubCommTask& launch) const {
   const Gradients& gradients = *groups_.at(launch.group).gradients;
-  return gradients.is_ready({launch.bucket, launch.offset, launch.bytes}, launch.generation, launch.part);
+  return gradients.is_ready({launch.bucket, launch.offset, launch.bytes}, launch.generation, launch.half);
 }
 
 bool GradientGroups::is_merged(const SubCommTask& launch) const {
@@ -244,7 +244,7 @@ Transfer GradientGroups::transfer_of(const SubCommTask& launch) const {
   Transfer transfer;
   transfer.dtype = bucket.dtype;
   transfer.op = group.declared.front()->op;
-  transfer.part = launch.part;
+  transfer.half = launch.half;
   transfer.priority = launch.priority;
   transfer.count = launch.bytes / model::dtype_bytes(bucket.dtype);
   transfer.codings = launch.codings;
@@ -269,7 +269,7 @@ Result<void> GradientGroups::finish(const SubCommTask& launch, const TransferDon
   GroupState& group = groups_.at(launch.group);
   --group.under_way;
   const auto complete =
-      group.gradients->notify_finish(launch.bucket, launch.generation, launch.offset, launch.bytes, launch.part);
+      group.gradients->notify_finish(launch.bucket, launch.generation, launch.offset, launch.bytes, launch.half);
   if (!complete) return tl::unexpected(complete.error());
   for (const auto& [tensors, generation] : *complete)
     members_.complete_all(shm::FinishRecord{

@@ -79,17 +79,17 @@ bool Gradients::is_ready(BucketIndex bucket, std::uint64_t generation) const {
   return it != tasks_.end() && it->second.ready_us != 0;
 }
 
-bool Gradients::is_ready(const model::BucketPiece& part, std::uint64_t generation, model::LaunchPart half) const {
-  if (half == model::LaunchPart::kAllGather) return halves_.is_scattered(part, generation);
+bool Gradients::is_ready(const model::BucketPiece& part, std::uint64_t generation, model::AllReduceHalf half) const {
+  if (half == model::AllReduceHalf::kAllGather) return halves_.is_scattered(part, generation);
   return map_.for_each_piece(part, [&](const model::BucketPiece& piece) { return is_ready(piece.bucket, generation); });
 }
 
 Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
-                              std::uint64_t offset, std::uint64_t bytes, TimeUs now_us, model::LaunchPart half) {
+                              std::uint64_t offset, std::uint64_t bytes, TimeUs now_us, model::AllReduceHalf half) {
   const model::BucketPiece part{bucket, offset, bytes};
   if (auto ok = map_.check_part(part); !ok) return ok;
-  if (half == model::LaunchPart::kAllGather) return halves_.gather(part, generation);
-  if (half == model::LaunchPart::kReduceScatter)
+  if (half == model::AllReduceHalf::kAllGather) return halves_.gather(part, generation);
+  if (half == model::AllReduceHalf::kReduceScatter)
     if (auto ok = halves_.scatter(part, generation); !ok) return ok;
   Result<void> result;
   map_.for_each_piece(part, [&](const model::BucketPiece& piece) {
@@ -109,14 +109,14 @@ Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, cons
 
 Result<std::vector<FinishedTensors>> Gradients::notify_finish(BucketIndex bucket, std::uint64_t generation,
                                                               std::uint64_t offset, std::uint64_t bytes,
-                                                              model::LaunchPart half) {
+                                                              model::AllReduceHalf half) {
   std::vector<FinishedTensors> ended;
   const model::BucketPiece part{bucket, offset, bytes};
-  if (half == model::LaunchPart::kReduceScatter) {
+  if (half == model::AllReduceHalf::kReduceScatter) {
     if (halves_.scattered(part, generation)) return ended;
     return fail(ErrorKind::kInternal, "a reduce-scatter of bucket " + std::to_string(bucket) + " finished twice");
   }
-  if (half == model::LaunchPart::kAllGather) halves_.gathered(part, generation);
+  if (half == model::AllReduceHalf::kAllGather) halves_.gathered(part, generation);
   Result<void> result;
   map_.for_each_piece(part, [&](const model::BucketPiece& piece) {
     result = finish_piece(piece, generation, ended);

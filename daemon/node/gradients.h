@@ -71,21 +71,21 @@ class Gradients {
   [[nodiscard]] bool is_ready(model::BucketIndex bucket, std::uint64_t generation) const;
   // All buckets that a part touches are ready. An all-gather is ready when its reduce-scatter has finished here.
   [[nodiscard]] bool is_ready(const model::BucketPiece& part, std::uint64_t generation,
-                              model::LaunchPart half = model::LaunchPart::kWhole) const;
+                              model::AllReduceHalf half = model::AllReduceHalf::kBoth) const;
 
   // The leader ordered this part of the bucket, or half of its all-reduce. A part may run on over the buckets behind it, if they
   // lie next to it in memory of the same type. An all-gather has the bytes of one reduce-scatter that was ordered before.
   // kViolation for a part that cannot be; kMismatch if the leader's dates are not the workers'.
   Result<void> start(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                      std::uint64_t offset, std::uint64_t bytes, TimeUs now_us,
-                     model::LaunchPart half = model::LaunchPart::kWhole);
+                     model::AllReduceHalf half = model::AllReduceHalf::kBoth);
 
   // Bytes [offset, offset + bytes) of the bucket, as started, are reduced. Gives the tensors that are complete now; a
   // reduce-scatter completes none. The generations of a tensor come in order: if a younger one is complete first, on another
   // link, it waits for the older one.
   Result<std::vector<FinishedTensors>> notify_finish(model::BucketIndex bucket, std::uint64_t generation,
                                                      std::uint64_t offset, std::uint64_t bytes,
-                                                     model::LaunchPart half = model::LaunchPart::kWhole);
+                                                     model::AllReduceHalf half = model::AllReduceHalf::kBoth);
 
   // Buckets that local workers owe, and for which a worker or a launch has waited since before `before_us`.
   [[nodiscard]] std::vector<Owed> owed(TimeUs before_us) const;

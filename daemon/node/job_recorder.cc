@@ -307,7 +307,7 @@ void JobRecorder::ordered(const wire::Launch& launch, std::uint64_t number, Time
                           .generation = launch.generation,
                           .offset = launch.offset,
                           .codec = launch.codec,
-                          .part = static_cast<std::uint8_t>(launch.part),
+                          .half = static_cast<std::uint8_t>(launch.half),
                           .bucket = launch.bucket,
                           .group = static_cast<std::uint16_t>(launch.group),
                           .link = static_cast<std::uint16_t>(launch.link)};

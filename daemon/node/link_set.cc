@@ -113,7 +113,7 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   LaunchSource& source = source_of(launch);
   ++link.counters.parts;
   if (source.is_merged(launch)) ++link.counters.merged_parts;
-  if (launch.part != model::LaunchPart::kReduceScatter) link.counters.bytes += done.bytes;  // the all-gather counts
+  if (launch.half != model::AllReduceHalf::kReduceScatter) link.counters.bytes += done.bytes;  // the all-gather counts
   link.counters.wire_bytes += done.wire_bytes;
   link.counters.busy_us += done.busy_us;
   if (done.link_us) link.counters.transfers.add(*done.link_us);
@@ -131,7 +131,7 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   if (launch.replay) return;  // it was done here before the link was lost
   if (auto ok = source.finish(launch, done); !ok) return events_.failed(ok.error());
   events_.transferred(index, launch, done);
-  if (launch.part == model::LaunchPart::kReduceScatter) pump();  // its all-gather may wait, on any link
+  if (launch.half == model::AllReduceHalf::kReduceScatter) pump();  // its all-gather may wait, on any link
 }
 
 Result<void> LinkSet::answered(std::size_t worker, const shm::RanRecord& ran) {

@@ -120,8 +120,8 @@ Launch NodeMessageReader::launch(const proto::Launch& from, const Field& at) {
                   from.cycle_step(),
                   from.priority(),
                   static_cast<model::CodecIndex>(from.codec()),
-                  static_cast<model::LaunchPart>(from.part())};
-  checks_.at_most(from.part(), static_cast<std::uint32_t>(model::LaunchPart::kAllGather), {&at, "part"});
+                  static_cast<model::AllReduceHalf>(from.half())};
+  checks_.at_most(from.half(), static_cast<std::uint32_t>(model::AllReduceHalf::kAllGather), {&at, "half"});
   link(to.link, {&at, "link"});
   const auto group = agreed(to.group, {&at, "group"});
   if (!group) return to;

@@ -178,7 +178,7 @@ void put(const LaunchOrder& from, proto::ToNode& out) {
     to.set_last_step(launch.last_step);
     to.set_cycle_step(launch.cycle_step);
     to.set_priority(launch.priority);
-    to.set_part(static_cast<std::uint32_t>(launch.part));
+    to.set_half(static_cast<std::uint32_t>(launch.half));
     to.set_codec(launch.codec);
   }
 }

@@ -178,7 +178,7 @@ struct Launch {
   std::uint64_t cycle_step = 0;         // the newest flush or plan before the generation, likewise
   std::uint32_t priority = 0;           // see sched::Launch
   model::CodecIndex codec = 0;
-  model::LaunchPart part = model::LaunchPart::kWhole;
+  model::AllReduceHalf half = model::AllReduceHalf::kBoth;
 };
 
 struct LaunchOrder {

@@ -222,8 +222,8 @@ TEST(Codec, LaunchesLieInTheirBucketsAndSlots) {
             "launch_order.launches[0].bytes: 18446744073709551615, and 2040 is the most");
   EXPECT_EQ(launch({2, 0, 0, 3, 0, 8, 3, 1}), "launch_order.launches[0].link: 2, and there are 2 links");
   EXPECT_EQ(launch({0, 1, 0, 3, 0, 8, 3, 1}), "launch_order.launches[0].group: no group 1 is agreed");
-  EXPECT_EQ(launch({.bucket = 0, .bytes = 8, .part = static_cast<model::LaunchPart>(3)}),
-            "launch_order.launches[0].part: 3, and 2 is the most");
+  EXPECT_EQ(launch({.bucket = 0, .bytes = 8, .half = static_cast<model::AllReduceHalf>(3)}),
+            "launch_order.launches[0].half: 3, and 2 is the most");
   EXPECT_EQ(refusal_of(wire::LaunchOrder{12, {{0, 0, 0, 3, 0, 8, 3, 1}}}),
             "launch_order.first: 12, and launch 10 is due");
 }

@@ -85,7 +85,7 @@ std::vector<wire::ToNode> messages_to_node(std::uint64_t next_number, std::uint3
       wire::DeclareAgreed{.group = 0, .buckets = {{0, 2048}, {2048, 2048}}, .hash = 77},
       wire::LaunchOrder{.first = next_number,
                         .launches = {{0, 0, 0, 3, 0, 2048, 3, 1},
-                                     {1, 0, 1, 3, 1024, 1024, 3, 1, 6, 0, model::LaunchPart::kAllGather}}},
+                                     {1, 0, 1, 3, 1024, 1024, 3, 1, 6, 0, model::AllReduceHalf::kAllGather}}},
       wire::PlanOrder{.group = 0, .epoch = 2, .activation_step = 40, .plan = plan, .reason = "the links are slower"},
       wire::CollectiveStart{.number = next_number, .link = 1, .name = "gather", .counts = {3, 4, 5, 6}},
       wire::CollectiveStart{.number = next_number, .link = 0, .name = "sum", .counts = {8, 8, 8, 8}},

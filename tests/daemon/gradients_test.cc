@@ -12,8 +12,8 @@
 namespace deft::daemon {
 namespace {
 
+using model::AllReduceHalf;
 using model::BucketIndex;
-using model::LaunchPart;
 
 Gradients make(const std::vector<model::TensorSpec>& specs, std::size_t workers, std::uint64_t bucket_bytes = 1 << 20,
                std::uint32_t slots = 1) {
@@ -167,22 +167,22 @@ TEST(Gradients, RefusesAPartThatRunsIntoAnotherTypeOrBeyondTheArena) {
 TEST(Gradients, AnAllGatherIsOfOneReduceScatterThatHasFinishedHere) {
   auto g = make(three(), 1, 1024);
   ASSERT_TRUE(g.notify_ready(0, {0, 3}, 0, {0}, 0, 1));
-  const auto start = [&](std::uint64_t offset, std::uint64_t bytes, LaunchPart half) {
+  const auto start = [&](std::uint64_t offset, std::uint64_t bytes, AllReduceHalf half) {
     return g.start(0, 0, {0}, offset, bytes, 1, half).has_value();
   };
-  EXPECT_FALSE(start(0, 512, LaunchPart::kAllGather)) << "nothing was reduced";
-  ASSERT_TRUE(start(0, 512, LaunchPart::kReduceScatter));
-  EXPECT_FALSE(g.is_ready({0, 0, 512}, 0, LaunchPart::kAllGather)) << "it runs";
-  EXPECT_FALSE(start(0, 512, LaunchPart::kReduceScatter)) << "reduced twice";
-  ASSERT_TRUE(g.notify_finish(0, 0, 0, 512, LaunchPart::kReduceScatter));
-  EXPECT_TRUE(g.is_ready({0, 0, 512}, 0, LaunchPart::kAllGather));
-  EXPECT_FALSE(g.notify_finish(0, 0, 0, 512, LaunchPart::kReduceScatter)) << "it finished twice";
-  EXPECT_FALSE(start(0, 256, LaunchPart::kAllGather)) << "the nodes' shares would be others";
-  EXPECT_FALSE(start(256, 256, LaunchPart::kAllGather));
-  ASSERT_TRUE(start(0, 512, LaunchPart::kAllGather));
-  EXPECT_FALSE(start(0, 512, LaunchPart::kAllGather)) << "gathered twice";
-  EXPECT_TRUE(g.notify_finish(0, 0, 0, 512, LaunchPart::kAllGather));
-  EXPECT_FALSE(g.is_ready({0, 0, 512}, 0, LaunchPart::kAllGather));
+  EXPECT_FALSE(start(0, 512, AllReduceHalf::kAllGather)) << "nothing was reduced";
+  ASSERT_TRUE(start(0, 512, AllReduceHalf::kReduceScatter));
+  EXPECT_FALSE(g.is_ready({0, 0, 512}, 0, AllReduceHalf::kAllGather)) << "it runs";
+  EXPECT_FALSE(start(0, 512, AllReduceHalf::kReduceScatter)) << "reduced twice";
+  ASSERT_TRUE(g.notify_finish(0, 0, 0, 512, AllReduceHalf::kReduceScatter));
+  EXPECT_TRUE(g.is_ready({0, 0, 512}, 0, AllReduceHalf::kAllGather));
+  EXPECT_FALSE(g.notify_finish(0, 0, 0, 512, AllReduceHalf::kReduceScatter)) << "it finished twice";
+  EXPECT_FALSE(start(0, 256, AllReduceHalf::kAllGather)) << "the nodes' shares would be others";
+  EXPECT_FALSE(start(256, 256, AllReduceHalf::kAllGather));
+  ASSERT_TRUE(start(0, 512, AllReduceHalf::kAllGather));
+  EXPECT_FALSE(start(0, 512, AllReduceHalf::kAllGather)) << "gathered twice";
+  EXPECT_TRUE(g.notify_finish(0, 0, 0, 512, AllReduceHalf::kAllGather));
+  EXPECT_FALSE(g.is_ready({0, 0, 512}, 0, AllReduceHalf::kAllGather));
 }
 
 TEST(Gradients, NoticesWorkersThatEndAGenerationWithDifferentSteps) {
@@ -271,13 +271,13 @@ RC_GTEST_PROP(GradientsProperty, ConservesEveryTensorOfEveryGeneration, ()) {
     }
     std::shuffle(parts.begin(), parts.end(), random);
     std::vector<int> ended(specs.size(), 0);
-    std::vector<LaunchPart> last(parts.size(), LaunchPart::kWhole);  // what completes each part
+    std::vector<AllReduceHalf> last(parts.size(), AllReduceHalf::kBoth);  // what completes each part
     for (std::size_t i = 0; i < parts.size(); ++i) {
       if (random() % 2 == 0) continue;
       const auto& [bucket, offset, bytes] = parts[i];
-      last[i] = LaunchPart::kAllGather;
-      RC_ASSERT(g.start(bucket, generation, {generation}, offset, bytes, 1, LaunchPart::kReduceScatter).has_value());
-      RC_ASSERT(g.notify_finish(bucket, generation, offset, bytes, LaunchPart::kReduceScatter)->empty());
+      last[i] = AllReduceHalf::kAllGather;
+      RC_ASSERT(g.start(bucket, generation, {generation}, offset, bytes, 1, AllReduceHalf::kReduceScatter).has_value());
+      RC_ASSERT(g.notify_finish(bucket, generation, offset, bytes, AllReduceHalf::kReduceScatter)->empty());
     }
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const auto& [bucket, offset, bytes] = parts[i];

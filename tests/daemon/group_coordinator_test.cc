@@ -225,7 +225,7 @@ TEST(GroupCoordinator, HalvesTakeNoResidualsAlong) {
   const auto order = world.group.take_launches(world.links, 0);
   ASSERT_TRUE(order);
   for (const auto& launch : order->launches) {
-    EXPECT_EQ(launch.part, model::LaunchPart::kReduceScatter);
+    EXPECT_EQ(launch.half, model::AllReduceHalf::kReduceScatter);
     EXPECT_EQ(launch.codec, 0) << "nodes refuse an encoded half";
   }
   EXPECT_TRUE(world.group.measured_bytes(*world.group.outstanding(order->first)));

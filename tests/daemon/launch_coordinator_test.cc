@@ -250,10 +250,10 @@ TEST(LaunchCoordinator, SettingsChangeWithTheNextStepOfAGroupThatMakesFewerSteps
   }
 }
 
-std::set<model::LaunchPart> parts_of(const std::vector<wire::Launch>& launched) {
-  std::set<model::LaunchPart> parts;
-  for (const auto& launch : launched) parts.insert(launch.part);
-  return parts;
+std::set<model::AllReduceHalf> halves_of(const std::vector<wire::Launch>& launched) {
+  std::set<model::AllReduceHalf> halves;
+  for (const auto& launch : launched) halves.insert(launch.half);
+  return halves;
 }
 
 // The launches of dear are halves of an all-reduce, and such a group cannot have them.
@@ -266,7 +266,7 @@ TEST(LaunchCoordinator, ASettingThatOneGroupCannotHaveChangesNoGroup) {
   ASSERT_FALSE(changed);
   EXPECT_NE(changed.error().what.find("codecs of their own"), std::string::npos) << changed.error().what;
   job.launches.bucket_ready(0, 0, 0);
-  EXPECT_EQ(parts_of(job.launched()), std::set{model::LaunchPart::kWhole});
+  EXPECT_EQ(halves_of(job.launched()), std::set{model::AllReduceHalf::kBoth});
   EXPECT_EQ(job.policy(), "fifo");
 }
 
@@ -277,10 +277,10 @@ TEST(LaunchCoordinator, AGroupThatComesLaterAndCannotHaveTheNewSettingsKeepsTheJ
   job.launches.start();
   job.sent.clear();
   job.launches.bucket_ready(1, 0, 0);
-  EXPECT_EQ(parts_of(job.launched()), std::set{model::LaunchPart::kWhole});
+  EXPECT_EQ(halves_of(job.launched()), std::set{model::AllReduceHalf::kBoth});
   job.sent.clear();
   job.launches.bucket_ready(0, 0, 0);
-  EXPECT_EQ(parts_of(job.launched()), std::set{model::LaunchPart::kReduceScatter});
+  EXPECT_EQ(halves_of(job.launched()), std::set{model::AllReduceHalf::kReduceScatter});
   EXPECT_EQ(job.policy(), "dear");
 }
 

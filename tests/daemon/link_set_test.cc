@@ -165,13 +165,13 @@ TEST_F(Links, ALaunchWaitsForItsDataAndThoseBehindItWaitForIt) {
 TEST_F(Links, AnAllGatherWaitsForItsReduceScatterOnAnotherLink) {
   struct Halves final : LaunchSource {
     [[nodiscard]] bool can_start(const SubCommTask& launch) const override {
-      return launch.part == model::LaunchPart::kReduceScatter || scattered;
+      return launch.half == model::AllReduceHalf::kReduceScatter || scattered;
     }
     [[nodiscard]] Transfer transfer_of(const SubCommTask&) const override { return {}; }
     [[nodiscard]] InProcessDriver::Records records_of(const SubCommTask&) const override { return {}; }
     [[nodiscard]] bool is_merged(const SubCommTask&) const override { return false; }
     Result<void> finish(const SubCommTask& launch, const TransferDone&) override {
-      scattered |= launch.part == model::LaunchPart::kReduceScatter;
+      scattered |= launch.half == model::AllReduceHalf::kReduceScatter;
       return {};
     }
     bool scattered = false;
@@ -181,12 +181,12 @@ TEST_F(Links, AnAllGatherWaitsForItsReduceScatterOnAnotherLink) {
       [this](DriverRequest request) { return std::make_unique<FakeDriver>(drivers, std::move(request)); }, events);
   of_halves.open();
   for (auto* const driver : drivers.drivers) driver->opened();
-  for (const auto part : {model::LaunchPart::kReduceScatter, model::LaunchPart::kAllGather}) {
+  for (const auto half : {model::AllReduceHalf::kReduceScatter, model::AllReduceHalf::kAllGather}) {
     const std::uint64_t number = of_halves.next_number();
     ASSERT_TRUE(of_halves.take_number(number));
     SubCommTask launch;
     launch.number = number;
-    launch.part = part;
+    launch.half = half;
     of_halves.push(number, std::move(launch));
   }
   of_halves.pump();

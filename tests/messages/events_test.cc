@@ -73,12 +73,12 @@ RC_GTEST_PROP(EventLine, OfAnUpdateNamesEachStep, ()) {
 }
 
 TEST(EventLine, OfHalfAnAllReduceNamesTheHalf) {
-  const auto half = [](LaunchPart part) {
-    return line_of({"dear", "b", "l", SendSpan{0, 0, 0, 0, 64, 0, 1, part}}).value("half", "none");
+  const auto half = [](AllReduceHalf of) {
+    return line_of({"dear", "b", "l", SendSpan{0, 0, 0, 0, 64, 0, 1, of}}).value("half", "none");
   };
-  EXPECT_EQ(half(LaunchPart::kReduceScatter), "reduce-scatter");
-  EXPECT_EQ(half(LaunchPart::kAllGather), "all-gather");
-  EXPECT_EQ(half(LaunchPart::kWhole), "none");
+  EXPECT_EQ(half(AllReduceHalf::kReduceScatter), "reduce-scatter");
+  EXPECT_EQ(half(AllReduceHalf::kAllGather), "all-gather");
+  EXPECT_EQ(half(AllReduceHalf::kBoth), "none");
 }
 
 TEST(EventLine, namesBucketsAndLinksOfATimeline) {

@@ -127,7 +127,7 @@ inline void record_launches(const model::Timeline& timeline, trace::NodeTrace& n
     trace::OrderTrace order{.number = number,
                             .generation = send.generation,
                             .offset = send.offset,
-                            .part = static_cast<std::uint8_t>(send.part),
+                            .half = static_cast<std::uint8_t>(send.half),
                             .bucket = buckets - 1 - send.bucket,
                             .group = 0,
                             .link = static_cast<std::uint16_t>(send.link)};
@@ -137,7 +137,7 @@ inline void record_launches(const model::Timeline& timeline, trace::NodeTrace& n
         us(send.start_us), us(send.end_us),
         trace::TransferTrace{.number = number,
                              .bytes = send.bytes,
-                             .wire_bytes = send.part == model::LaunchPart::kWhole ? send.bytes : send.bytes / 2,
+                             .wire_bytes = send.half == model::AllReduceHalf::kBoth ? send.bytes : send.bytes / 2,
                              .stage = static_cast<std::uint16_t>(trace::TransferStage::kLink),
                              .link = static_cast<std::uint16_t>(send.link)});
     ++number;

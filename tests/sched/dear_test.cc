@@ -37,7 +37,7 @@ TEST_F(Dear, GathersInTheOrderOfForwardWhenTheLastReduceScatterHasEnded) {
   for (model::BucketIndex bucket = 0; bucket < 3; ++bucket) {
     const auto launches = ready(bucket);
     ASSERT_EQ(launches.size(), 1U);
-    EXPECT_EQ(launches[0].part, LaunchPart::kReduceScatter);
+    EXPECT_EQ(launches[0].half, AllReduceHalf::kReduceScatter);
     halves.push_back(launches[0]);
   }
   EXPECT_TRUE(finish(halves[0]).empty());
@@ -45,7 +45,7 @@ TEST_F(Dear, GathersInTheOrderOfForwardWhenTheLastReduceScatterHasEnded) {
   const auto gathers = finish(halves[1]);
   ASSERT_EQ(gathers.size(), 3U);
   for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(gathers[i].part, LaunchPart::kAllGather);
+    EXPECT_EQ(gathers[i].half, AllReduceHalf::kAllGather);
     EXPECT_EQ(gathers[i].bucket, 2 - i);
     EXPECT_EQ(gathers[i].bytes, kMiB);
   }
@@ -62,7 +62,7 @@ TEST_F(Dear, GathersNoMoreThanTheWindowAtOnce) {
   std::vector<Launch> gathers;
   for (std::size_t i = 0; i < halves.size(); ++i)
     for (const Launch& launch : finish(halves[i]))
-      (launch.part == LaunchPart::kAllGather ? gathers : halves).push_back(launch);
+      (launch.half == AllReduceHalf::kAllGather ? gathers : halves).push_back(launch);
   EXPECT_EQ(halves.size(), 3U);
   for (std::size_t i = 0; i < gathers.size(); ++i)
     for (const Launch& launch : finish(gathers[i])) gathers.push_back(launch);

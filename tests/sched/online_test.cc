@@ -90,7 +90,7 @@ class Play {
     while (flights_[link].empty()) link = (link + 1) % flights_.size();
     const Launch done = flights_[link].front();
     flights_[link].pop_front();
-    if (done.part == LaunchPart::kReduceScatter) ended_halves_.insert({done.generation, done.bucket, done.offset});
+    if (done.half == AllReduceHalf::kReduceScatter) ended_halves_.insert({done.generation, done.bucket, done.offset});
     scheduler_->part_finished(done, now_);
     if (*rc::gen::inRange(0, 4) == 0)
       scheduler_->link_measured(done.link, {"l", 1.0 * *rc::gen::inRange(0, 50), 1.0 + *rc::gen::inRange(0, 500)});
@@ -124,7 +124,7 @@ class Play {
       RC_ASSERT(launch.offset + launch.bytes <= setup_.buckets[launch.bucket].bytes);
     check_pieces(launch);
     check_end(launch);
-    if (launch.part == LaunchPart::kAllGather)
+    if (launch.half == AllReduceHalf::kAllGather)
       RC_ASSERT((ended_halves_.contains({launch.generation, launch.bucket, launch.offset})));
     const bool urgent_first = find_policy(setup_.policy)->urgent_first;
     RC_ASSERT(launch.priority == (urgent_first ? setup_.buckets[launch.bucket].forward_position : 0));
@@ -154,9 +154,9 @@ class Play {
       const model::Bucket& bucket = setup_.buckets[piece.bucket];
       RC_ASSERT(bucket.dtype == setup_.buckets[launch.bucket].dtype);
       RC_ASSERT(!bucket.uncut || piece.bytes == bucket.bytes);
-      if (launch.part != LaunchPart::kAllGather) {
+      if (launch.half != AllReduceHalf::kAllGather) {
         RC_ASSERT((reduced_.insert({piece.bucket, launch.generation, piece.offset, piece.bytes}).second));
-        if (launch.part == LaunchPart::kReduceScatter) return true;
+        if (launch.half == AllReduceHalf::kReduceScatter) return true;
       }
       RC_ASSERT((reduced_.contains({piece.bucket, launch.generation, piece.offset, piece.bytes})));
       RC_ASSERT((ranges_[{piece.bucket, launch.generation}].emplace(piece.offset, piece.bytes).second));

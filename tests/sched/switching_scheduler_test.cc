@@ -83,7 +83,7 @@ class Play {
     now_ += *rc::gen::inRange(0, 200);
     const Launch done = flight_.front();
     flight_.pop_front();
-    if (done.part != LaunchPart::kReduceScatter) book(done);
+    if (done.half != AllReduceHalf::kReduceScatter) book(done);
     scheduler_->part_finished(done, now_);
     collect();
   }
@@ -184,7 +184,7 @@ TEST(Switching, APolicyThatCannotBeMadeIsNotToldToBeInForce) {
   made->stage_began(Stage::kBackward, 0, 0, 0);
   EXPECT_FALSE(made->take_policy_change());
   made->bucket_ready(0, 0, 0);
-  EXPECT_EQ(made->take_launches(0).front().part, LaunchPart::kWhole);
+  EXPECT_EQ(made->take_launches(0).front().half, AllReduceHalf::kBoth);
 }
 
 TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
@@ -234,7 +234,7 @@ TEST(Switching, AStepBeyondAllCountsDoesNotEndThePolicyBeforeIt) {
   made->bucket_ready(0, 0, 10);
   const auto launches = made->take_launches(10);
   ASSERT_EQ(launches.size(), 1u);
-  EXPECT_EQ(launches.front().part, LaunchPart::kWhole);
+  EXPECT_EQ(launches.front().half, AllReduceHalf::kBoth);
 }
 
 TEST(Switching, SizesChangeAtABorderOfStepsAndTheOldOnesGoOnUntilThen) {

@@ -106,12 +106,12 @@ class Judge {
     std::map<std::pair<std::uint32_t, std::uint64_t>, std::map<std::uint64_t, const model::SendSpan*>> parts;
     std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, const model::SendSpan*> scattered;
     for (const auto& send : timeline_.sends) {
-      if (send.part == model::LaunchPart::kReduceScatter) {
+      if (send.half == model::AllReduceHalf::kReduceScatter) {
         RC_ASSERT((scattered.emplace(std::tuple(send.bucket, send.generation, send.offset), &send).second));
         continue;
       }
       RC_ASSERT((parts[{send.bucket, send.generation}].emplace(send.offset, &send).second));
-      if (send.part == model::LaunchPart::kWhole) continue;
+      if (send.half == model::AllReduceHalf::kBoth) continue;
       const auto first_half = scattered.find({send.bucket, send.generation, send.offset});
       RC_ASSERT(first_half != scattered.end());
       RC_ASSERT(first_half->second->bytes == send.bytes);
@@ -158,7 +158,7 @@ class Judge {
 
  private:
   // Half an all-reduce moves half as much.
-  static double share(const model::SendSpan& send) { return send.part == model::LaunchPart::kWhole ? 1 : 0.5; }
+  static double share(const model::SendSpan& send) { return send.half == model::AllReduceHalf::kBoth ? 1 : 0.5; }
 
   [[nodiscard]] double fixed_us(const model::SendSpan& send) const {
     return profile_.cost(send.bucket, send.link).fixed_us;
@@ -175,7 +175,7 @@ class Judge {
   // True if the bytes of `next` are those behind `send` in one and the same launch: it had no latency of its own.
   [[nodiscard]] bool goes_on(const model::SendSpan& send, const model::SendSpan& next) const {
     const double bytes_us = share(next) * (profile_.comm_us(next.bucket, next.link, next.bytes) - fixed_us(next));
-    return next.generation == send.generation && next.part == send.part && next.bucket + 1 == send.bucket &&
+    return next.generation == send.generation && next.half == send.half && next.bucket + 1 == send.bucket &&
            next.offset == 0 && send.offset + send.bytes == profile_.buckets[send.bucket].bytes &&
            next.start_us == send.end_us && std::abs(next.end_us - next.start_us - bytes_us) <= 1e-6 * (1 + next.end_us);
   }
