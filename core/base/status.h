@@ -46,6 +46,13 @@ constexpr std::string_view to_string(ErrorKind kind) {
   return "unknown";
 }
 
+// The class that another process says by its number; kInternal if there is none of that number.
+constexpr ErrorKind error_kind_of(std::uint32_t number) {
+  const bool is_known =
+      number >= static_cast<unsigned>(ErrorKind::kInvalid) && number <= static_cast<unsigned>(ErrorKind::kInternal);
+  return is_known ? static_cast<ErrorKind>(number) : ErrorKind::kInternal;
+}
+
 // An error on its way up. Each level may put its activity in front by in().
 struct Error {
   ErrorKind kind = ErrorKind::kInternal;

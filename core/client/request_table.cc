@@ -1,15 +1,6 @@
 #include "core/client/request_table.h"
 
 namespace deft::client {
-namespace {
-
-ErrorKind kind_of(std::uint32_t number) {
-  const bool known =
-      number >= static_cast<unsigned>(ErrorKind::kInvalid) && number <= static_cast<unsigned>(ErrorKind::kInternal);
-  return known ? static_cast<ErrorKind>(number) : ErrorKind::kInternal;
-}
-
-}  // namespace
 
 void RequestTable::expect(std::uint64_t operation) {
   const auto lock = connection_.lock();
@@ -99,7 +90,7 @@ bool RequestTable::give_up_on_texts(TimeUs now_us) {
   for (auto& [number, outcome] : outcomes_) {
     if (outcome.text_due_us == 0 || outcome.done) continue;
     if (now_us >= outcome.text_due_us) {
-      outcome.error = Error{kind_of(outcome.error_kind), "the operation failed", "see deftd's log", ""};
+      outcome.error = Error{error_kind_of(outcome.error_kind), "the operation failed", "see deftd's log", ""};
       outcome.done = true;
     } else {
       texts_due_ = true;

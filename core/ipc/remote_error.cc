@@ -7,12 +7,9 @@ namespace deft::ipc {
 Result<RemoteError> read_error(std::span<const std::byte> bytes) {
   auto message = decode<ErrorMessage>(bytes, MessageKind::kError, 3);
   if (!message) return tl::unexpected(message.error());
-  const auto number = message->fixed.error_kind;
-  const bool known =
-      number >= static_cast<unsigned>(ErrorKind::kInvalid) && number <= static_cast<unsigned>(ErrorKind::kInternal);
-  return RemoteError{{known ? static_cast<ErrorKind>(number) : ErrorKind::kInternal, message->texts[0],
-                      message->texts[1], message->texts[2]},
-                     message->fixed.operation};
+  return RemoteError{
+      {error_kind_of(message->fixed.error_kind), message->texts[0], message->texts[1], message->texts[2]},
+      message->fixed.operation};
 }
 
 }  // namespace deft::ipc

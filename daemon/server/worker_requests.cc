@@ -177,15 +177,11 @@ void WorkerRequests::done(std::uint64_t operation) {
 Result<void> WorkerRequests::on_link_failed(const ipc::Packet& packet) {
   auto message = ipc::decode<ipc::ErrorMessage>(packet.bytes, ipc::MessageKind::kError, 3);
   if (!message) return tl::unexpected(message.error());
-  const auto kind = message->fixed.error_kind;
-  const bool known =
-      kind >= static_cast<unsigned>(ErrorKind::kInvalid) && kind <= static_cast<unsigned>(ErrorKind::kInternal);
   for (std::string& text : message->texts) {
     if (!is_utf8(text)) return fail(ErrorKind::kViolation, "the text of an error is not valid UTF-8");
     text = readable(text, ipc::kMaxTextBytes);  // it is shown to other users, too
   }
-  const Error error{known ? static_cast<ErrorKind>(kind) : ErrorKind::kInternal, message->texts[0], message->texts[1],
-                    message->texts[2]};
+  const Error error{error_kind_of(message->fixed.error_kind), message->texts[0], message->texts[1], message->texts[2]};
   if (const auto job = job_.lock()) job->link_failed(worker_, error);
   return {};
 }
