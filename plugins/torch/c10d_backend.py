@@ -1,8 +1,7 @@
 """torch.distributed over Deft: init_process_group("deft") or ("cpu:deft").
 
-Deft runs all_reduce over all ranks of the job, if the daemons can compute it: SUM, AVG, MIN and MAX of the dtypes that
-dtypes.py lists. The gradient buckets of DistributedDataParallel are scheduled by the policy. Everything else runs on
-a process group of gloo over the same store: other operations, other dtypes and reductions, and subgroups.
+Deft runs all_reduce over all ranks of the job. The gradient buckets of DistributedDataParallel are scheduled by the
+policy. Everything else runs on a process group of gloo over the same store: other operations, and subgroups.
 
 A process group in Python is a subclass of ProcessGroup. Its C++ base sends other methods to the backend that is
 registered for the CPU, which is gloo. For some methods it holds Python's lock meanwhile, and one of gloo's threads may
@@ -18,19 +17,19 @@ import time
 import weakref
 
 from deft import DeftError, world
-from deft.reduce_op import Average, Max, Min, Sum
+from deft.reduce_op import Sum
 
 import torch
 import torch.distributed as dist
 
 from .c10d_futures import next_name
-from .c10d_work import DeftWork, as_backend_error, reduce_at_once
+from .c10d_reductions import find_op, reduce_at_once
+from .c10d_work import DeftWork, as_backend_error
 from .compiling import hidden_methods
 from .ddp_buckets import BucketSequences, DefaultBucketSize, in_backward
-from .dtypes import GRADIENT_DTYPES, TO_DEFT
+from .dtypes import GRADIENT_DTYPES
 
 NAME = "deft"
-_OPS = {dist.ReduceOp.SUM: Sum, dist.ReduceOp.AVG: Average, dist.ReduceOp.MIN: Min, dist.ReduceOp.MAX: Max}
 _DDP = torch.nn.parallel.distributed.__file__
 _ENGINE = (torch.autograd.graph.__file__, torch.autograd.__file__)  # the latter in old versions of torch
 _LAUNCHERS = (  # of torchrun, mpirun and srun: rank and size, and what a launcher sets beside them
@@ -91,8 +90,8 @@ class DeftProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors, opts=None, timeout=None, op=None):
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         options = _options(opts if op is None else op, timeout)
-        op = _OPS.get(options.reduceOp.op)
-        if len(tensors) != 1 or not self._whole or op is None or not _reducible(tensors[0]):
+        op = find_op(options.reduceOp.op, tensors[0]) if self._whole and len(tensors) == 1 else None
+        if op is None:  # what it cannot do either is its error
             return self._gloo.allreduce(tensors, options)
         given_s = options.timeout.total_seconds()  # negative: not given
         group_s = self._gloo.options._timeout.total_seconds()  # a script may have changed it
@@ -189,11 +188,6 @@ def _options(opts, timeout):
     if timeout is not None:
         options.timeout = timeout
     return options
-
-
-def _reducible(tensor):
-    """Whether Deft computes this. The rest, with its errors, is gloo's."""
-    return tensor.device.type == "cpu" and tensor.dtype in TO_DEFT and tensor.layout is torch.strided
 
 
 def _by_ddp(caller, tensor):

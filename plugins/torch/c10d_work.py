@@ -8,15 +8,11 @@ work.get_future().wait()         # [tensor]
 
 import threading
 
-from deft import world
-from deft.reduce_op import Average
-
 import torch
 import torch.distributed as dist
 
-from .c10d_futures import Origin, threads
+from .c10d_futures import threads
 from .compiling import hidden_methods
-from .dtypes import HALVES, TO_DEFT
 
 
 @hidden_methods
@@ -88,34 +84,6 @@ class DeftWork(dist.Work):
         if self._error is not None:
             raise self._error
         return self._tensors
-
-
-def reduce_at_once(work, name, tensor, op):
-    """Reduces a tensor in place, without waiting; `work` ends when the result is there."""
-    Origin(name).follow(work.get_future())
-    given, size = tensor.detach(), world.size()
-    memory = given.contiguous().resolve_neg()  # `given` itself, if that is so already
-    halves = op is Average and memory.dtype in HALVES  # their sum may be too large
-    if halves:
-        memory.div_(size)
-    terms = f"{op.name}, shape {list(memory.shape)}"  # a sum on one rank and an average on another would add up
-    operation = _start(name, memory, op, terms)
-
-    def finish():
-        operation.finish(memory.data_ptr())
-        with torch.inference_mode(given.is_inference()):  # which is off on this thread
-            if op is Average and not halves:
-                memory.div_(size, rounding_mode=None if memory.is_floating_point() else "trunc")
-            if memory is not given:
-                given.copy_(memory)
-
-    return operation.when_done(lambda _error: work.end_after(None, finish))  # finish() raises the same error
-
-
-def _start(name, memory, op, terms):
-    if memory.numel() == 0:  # the ranks only agree that it is so
-        return world.session().start_barrier(name, f"allreduce, {memory.dtype}, {terms}")
-    return world.session().allreduce(name, memory.data_ptr(), memory.numel(), TO_DEFT[memory.dtype], op.wire, terms)
 
 
 def as_backend_error(error):

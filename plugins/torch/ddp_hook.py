@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .c10d_futures import Origin
-from .c10d_work import DeftWork, reduce_at_once
+from .c10d_reductions import reduce_at_once
+from .c10d_work import DeftWork
 from .compiling import hidden
 from .ddp_buckets import BucketGroup, say_no_late_updates
 

@@ -95,12 +95,23 @@ def reductions(rank, size):
     large = torch.full((3,), 60000.0, dtype=torch.float16)
     dist.all_reduce(large, op=dist.ReduceOp.AVG)
     assert large.tolist() == [60000] * 3
-    bits = torch.tensor([1 << rank])
-    dist.all_reduce(bits, op=dist.ReduceOp.BOR)
-    assert bits.item() == (1 << size) - 1
-    truth = torch.tensor([rank == 0])
-    dist.all_reduce(truth, op=dist.ReduceOp.MAX)
-    assert truth.item() is True
+    for op, expected in (("BOR", (1 << size) - 1), ("BAND", 0), ("BXOR", (1 << size) - 1)):
+        bits = torch.tensor([1 << rank], dtype=torch.int16)
+        dist.all_reduce(bits, op=getattr(dist.ReduceOp, op))
+        assert bits.item() == expected, op
+    with pytest.raises(RuntimeError, match="non-integral"):
+        dist.all_reduce(torch.ones(1), op=dist.ReduceOp.BAND)
+    for op, expected in (("MAX", True), ("BOR", True), ("SUM", True), ("MIN", False), ("PRODUCT", False)):
+        truth = torch.tensor([rank == 0])
+        dist.all_reduce(truth, op=getattr(dist.ReduceOp, op))
+        assert truth.item() is expected, op
+    for op, expected in (("SUM", sum(range(1, size + 1))), ("AVG", (size + 1) // 2)):
+        x = torch.full((2, 3), rank + 1, dtype=torch.int16)[:, ::2]
+        dist.all_reduce(x, op=getattr(dist.ReduceOp, op))
+        assert x.tolist() == [[expected] * 2] * 2, op
+    turned = torch.full((2,), 1j) ** (rank + 1)
+    dist.group.WORLD.allreduce([turned], dist.ReduceOp.PRODUCT).wait()
+    assert torch.allclose(turned, torch.full((2,), 1j) ** sum(range(1, size + 1)))
     transposed = torch.arange(6.0).reshape(2, 3).t()
     dist.all_reduce(transposed)
     assert torch.equal(transposed, torch.arange(6.0).reshape(2, 3).t() * size)
@@ -232,9 +243,20 @@ def disagreements(port):
         ((6,), unlike(dist.ReduceOp.SUM, dist.ReduceOp.AVG)),
         (unlike((6,), (5,)), dist.ReduceOp.MAX),
         (unlike((0,), (6,)), dist.ReduceOp.SUM),
+        ((6,), unlike(dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT)),
+        (unlike((6,), (2, 3)), dist.ReduceOp.PRODUCT),
+        (unlike((6,), (0,)), dist.ReduceOp.PRODUCT),
     ):
         with pytest.raises(dist.DistBackendError) as error:
             dist.all_reduce(torch.ones(shape), op)
+        texts.append(str(error.value))
+    for dtype, op in (
+        (unlike(torch.int32, torch.int16), dist.ReduceOp.SUM),
+        (unlike(torch.int16, torch.uint16), dist.ReduceOp.SUM),
+        (torch.int64, unlike(dist.ReduceOp.BAND, dist.ReduceOp.BOR)),
+    ):
+        with pytest.raises(dist.DistBackendError) as error:
+            dist.all_reduce(torch.ones(6).to(dtype), op)
         texts.append(str(error.value))
     c10d_backend._WARN_AFTER_S = 0.0
     if dist.get_rank() == 0:
@@ -252,9 +274,19 @@ def test_what_ranks_ask_for_differently_is_an_error_that_names_them(start):
     cluster = start(2)
     (*first, missing), second = cluster.run(disagreements, free_port())
     assert first == second, "the same text on all ranks"
-    for text, differing in zip(
-        first, (r"Sum, shape \[6\].*Sum, shape \[2, 3\]", r"Sum, shape.*Average, shape", "6 .* 5 ", r"\[0\].*\[6\]")
-    ):
+    expected = (
+        r"Sum, shape \[6\].*Sum, shape \[2, 3\]",
+        "Sum, shape.*Average, shape",
+        "6 .* 5 ",
+        r"\[0\].*\[6\]",
+        r"Sum, shape.*Product of torch\.float32, shape",
+        r"shape \[6\].*shape \[2, 3\]",
+        r"shape \[6\].*shape \[0\]",
+        r"6 int32 \(sum\).*Sum of torch\.int16",
+        r"torch\.int16.*torch\.uint16",
+        "BAND of.*BOR of",
+    )
+    for text, differing in zip(first, expected, strict=True):
         assert re.search(f"{differing}.* on rank 1", text), text
     assert missing == (
         "new_group([0, 1]): rank 1 did not make this group within 1 s; all ranks of the job call new_group, also those "
