@@ -18,7 +18,8 @@ from deft.process_sets import global_process_set, share_of
 from deft.reduce_op import Adasum, Average, Sum, choose_op
 
 from . import engine, join_watch
-from .exchange import require_nd, write
+from .array_kinds import empty_like, of_kind
+from .exchange import write
 from .importing import mxnet as mx
 
 _ALL = global_process_set
@@ -28,9 +29,8 @@ _STAND_INS = {"int8": np.int32, "bool": np.uint8}  # what MXNet cannot place in 
 
 def _staged(tensor):
     """Memory for the tensor's values, as numpy array and as NDArray."""
-    require_nd(tensor)
     dtype = np.dtype(tensor.dtype)
-    array = np.empty(tensor.shape, _STAND_INS.get(dtype.name, dtype))
+    array = np.empty(tensor.shape or (1,), _STAND_INS.get(dtype.name, dtype))
     return array, engine.view_of(array)
 
 
@@ -120,7 +120,7 @@ def allreduce_into(tensor, out, name, op, prescale, postscale, priority, process
     if op.wire is not None:
         collective = _Collective(current, reduce, scales)
     else:  # the daemons do not compute it
-        gathered = np.empty((size, *tensor.shape), array.dtype)
+        gathered = np.empty((size, *array.shape), array.dtype)
         collective = _Collective(current, gather, scales, gathered, lambda every: arrays.reduced(every, op))
     _in_engine(tensor, out, staged, collective, priority)
 
@@ -139,7 +139,7 @@ def allreduce(
 
     The result is reduce(tensor * prescale_factor) * postscale_factor.
     """
-    out = mx.nd.empty(tensor.shape, tensor.context, tensor.dtype)
+    out = empty_like(tensor)
     op = choose_op(average, op)
     allreduce_into(tensor, out, name, op, prescale_factor, postscale_factor, priority, process_set)
     return out
@@ -216,7 +216,7 @@ def broadcast_into(tensor, out, root_rank, name, priority=0, process_set=_ALL):
 
 def broadcast(tensor, root_rank, name=None, priority=0, process_set=_ALL):
     """`tensor` of rank `root_rank` on every rank."""
-    out = mx.nd.empty(tensor.shape, tensor.context, tensor.dtype)
+    out = empty_like(tensor)
     broadcast_into(tensor, out, root_rank, name, priority, process_set)
     return out
 
@@ -243,10 +243,9 @@ def grouped_allgather(tensors, name=None, priority=0, process_set=_ALL):
 
 
 def _all_gathered(tensors, names, process_set):
-    for tensor in tensors:
-        require_nd(tensor)
-    gathers = [arrays.Gather(tensor.asnumpy(), name, process_set) for tensor, name in zip(tensors, names)]
-    return [_as_tensor(rows, tensor) for rows, tensor in zip(arrays.finish_gathers(gathers), tensors)]
+    rows = [np.atleast_1d(tensor.asnumpy()) for tensor in tensors]
+    gathers = [arrays.Gather(array, name, process_set) for array, name in zip(rows, names)]
+    return [of_kind(tensor, every) for every, tensor in zip(arrays.finish_gathers(gathers), tensors)]
 
 
 @engine.mxnet_errors
@@ -255,7 +254,6 @@ def alltoall(tensor, splits=None, name=None, priority=0, process_set=_ALL):
 
     Gives the received rows in the order of ranks, and if `splits` is given also how many came from each rank.
     """
-    require_nd(tensor)
     array, size = tensor.asnumpy(), process_set.size()
     if splits is None:
         shares = np.full(size, len(array) // size)
@@ -263,8 +261,8 @@ def alltoall(tensor, splits=None, name=None, priority=0, process_set=_ALL):
         shares = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
     received, counts = arrays.exchange_rows(array, shares, name, process_set)
     if splits is None:
-        return _as_tensor(received, tensor)
-    return _as_tensor(received, tensor), mx.nd.array(counts, dtype=np.int32)
+        return of_kind(tensor, received)
+    return of_kind(tensor, received), of_kind(tensor, counts.astype(np.int32))
 
 
 def reducescatter(
@@ -290,7 +288,3 @@ def barrier(process_set=_ALL, name=None):
     """Returns once every rank has called it."""
     session = process_set.session()
     session.barrier(wire_name("barrier", name, session))
-
-
-def _as_tensor(array, like):
-    return mx.nd.array(array, like.context, array.dtype)

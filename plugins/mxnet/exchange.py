@@ -22,6 +22,7 @@ from deft.reduce_op import Scaling
 from deft.world import depend, is_in_job
 
 from . import engine, join_watch
+from .array_kinds import classic
 from .importing import mxnet as mx
 
 
@@ -48,7 +49,7 @@ class Sums:
         view = self.views[index]
         if (array.dtype, array.context) != (view.dtype, view.context) or array.size == 0:
             return False
-        array.copyto(view)
+        classic(array).copyto(classic(view))
         place = view.detach()  # a handle of its own for the memory of the view
         array.handle, place.handle = place.handle, array.handle
         self._inside[index] = array.handle
@@ -193,8 +194,9 @@ class Exchange:
 
 def write(source, target, factor=1.0):
     """target = source * factor, by the engine; dtypes may differ. The factor is not rounded to 16 bits."""
+    source, target, same = classic(source), classic(target), source is target
     if factor == 1.0:
-        if source is not target:
+        if not same:
             source.copyto(target)
     elif source.dtype == np.float16:
         (source.astype(np.float32) * factor).copyto(target)
@@ -204,17 +206,8 @@ def write(source, target, factor=1.0):
         (source.astype(target.dtype) * factor).copyto(target)
 
 
-def require_nd(tensor):
-    if isinstance(tensor, mx.np.ndarray):
-        raise TypeError(
-            "deft.mxnet takes arrays of mx.nd, and this is one of mx.np: call its as_nd_ndarray(), and train without "
-            "npx.set_np()"
-        )
-
-
 def describe(name, tensor, chosen):
     """The gradient `name` of an NDArray like `tensor`. `chosen`: what choose_compression() gave."""
-    require_nd(tensor)
     compressor, codec = chosen
     dtype = np.dtype(tensor.dtype)
     return GradientSpec(name, dtype, tensor.shape, compressor.wire_dtype(dtype) if compressor else dtype, codec)

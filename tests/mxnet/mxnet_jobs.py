@@ -59,8 +59,9 @@ def backward(net, x, y):
     """Of the summed loss, which it gives."""
     import mxnet as mx
 
+    arrays = mx.np if mx.util.is_np_array() else mx.nd
     with mx.autograd.record():
-        loss = mx.nd.square(net(mx.nd.array(x)) - mx.nd.array(y)).sum()
+        loss = arrays.square(net(arrays.array(x)) - arrays.array(y)).sum()
     loss.backward()
     return loss
 
