@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launched import (
@@ -218,14 +219,18 @@ def test_what_a_worker_left_running_is_ended(tmp_path):
     assert wait_until(lambda: gone(int(note.read_text())))
 
 
+def stray_that_notes_itself(folder: Path, trap: str = "") -> str:
+    """A worker's command that puts a process into a session of its own, and goes on when that has begun."""
+    note = folder / "pid"
+    (folder / "stray").write_text(f"{trap}echo $$ >{note}; while :; do sleep 0.1; done")
+    return f"setsid sh {folder}/stray >/dev/null 2>&1 & until [ -s {note} ]; do sleep 0.05; done"
+
+
 @pytest.mark.parametrize("trap", ["", "trap '' TERM; "])
 def test_what_a_worker_put_into_a_session_of_its_own_is_ended(tmp_path, trap):
-    note = tmp_path / "pid"
-    (tmp_path / "stray").write_text(f"{trap}echo $$ >{note}; while :; do sleep 0.1; done")
-    script = f"setsid sh {tmp_path}/stray >/dev/null 2>&1 & until [ -s {note} ]; do sleep 0.05; done"
-    result = deftrun("-np", "1", "sh", "-c", script)
+    result = deftrun("-np", "1", "sh", "-c", stray_that_notes_itself(tmp_path, trap))
     assert result.returncode == 0
-    assert gone(int(note.read_text()))
+    assert gone(int((tmp_path / "pid").read_text()))
 
 
 def test_what_a_worker_left_behind_does_not_stay_as_a_zombie():
@@ -396,6 +401,26 @@ def test_a_killed_launcher_leaves_nothing(own_temp):  # noqa: F811
     run.communicate()
     assert wait_until(lambda: all(gone(pid) for pid in workers))
     assert wait_until(lambda: not list(own_temp.iterdir()) and not processes_naming(str(own_temp)))
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' TERM; "])
+def test_a_killed_agent_leaves_nothing_in_a_session_of_its_own(tmp_path, trap):
+    script = f"{stray_that_notes_itself(tmp_path, trap)}; echo $PPID; exec sleep 600"
+    run = start("-np", "1", "sh", "-c", script)
+    os.kill(int(run.stdout.readline().split()[1]), signal.SIGKILL)
+    run.communicate(timeout=240)
+    assert run.returncode == 1
+    assert wait_until(lambda: gone(int((tmp_path / "pid").read_text())))
+
+
+def test_an_agent_whose_keeper_is_killed_ends_all(tmp_path):
+    parent = "$(cut -d' ' -f4 /proc/$PPID/stat)"
+    run = start("-np", "1", "sh", "-c", f"{stray_that_notes_itself(tmp_path)}; echo $$ {parent}; exec sleep 600")
+    worker, keeper = map(int, run.stdout.readline().split()[1:])
+    os.kill(keeper, signal.SIGKILL)
+    run.communicate(timeout=240)
+    assert run.returncode != 0
+    assert wait_until(lambda: gone(worker) and gone(int((tmp_path / "pid").read_text())))
 
 
 def test_a_killed_agent_is_a_lost_node():

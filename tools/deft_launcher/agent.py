@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from deft_launcher import arguments, strays, wire
-from deft_launcher.child import IGNORED_BY_AGENT, Child, ask
+from deft_launcher import arguments, keeper, strays, wire
+from deft_launcher.child import Child, ask
 
 PORT_TRIES = 5
 DAEMON_GRACE = 5.0  # in which a daemon ends with the last job; then it is told a second time, and ends all
@@ -365,8 +365,8 @@ class Agent:
 
 
 def main() -> int:
-    for number in IGNORED_BY_AGENT:
-        signal.signal(number, signal.SIG_IGN)
+    if (status := keeper.part_from_keeper()) is not None:
+        return status
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     agent = Agent()
     strays.adopt()

@@ -89,11 +89,18 @@ class Remote:
     def is_awaited(self) -> bool:
         return not self.events.closed and time.monotonic() < self.deadline
 
+    def kill(self) -> None:
+        """Agent and keeper (keeper.py), or ssh. The children of the agent die with it."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
     def put_away(self) -> None:
         try:
             self.process.wait(max(0.0, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self.process.kill()  # its children die with it
+            self.kill()
             self.process.wait()
         for line in self.events.read():  # an agent that was killed early has told its folder, and no more
             self.take_folder(wire.decode(line))

@@ -67,7 +67,8 @@ def end(children: Collection[Child], hurries: Callable[[], bool]) -> None:
     own = {child.process.pid for child in children}
     asked: set[int] = set()
     begun = time.monotonic()
-    while (left := alive(own)) and time.monotonic() - begun < 2 * GRACE:
+    # The children of a process that ends become ours while we look, and may be missed. The second look finds them.
+    while (left := alive(own) or alive(own)) and time.monotonic() - begun < 2 * GRACE:
         if hurries() or time.monotonic() - begun > GRACE:
             send(left, signal.SIGKILL)
         else:
