@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import subprocess
 from pathlib import Path
 
-from lab import catalogue, events, frameworks, predictions, rates
+from lab import catalogue, deft_program, events, frameworks, predictions, rates
 from lab.catalogue import MODELS
 from lab.job import REPOSITORY, interpreter
 from lab.schedule import SCHEDULES
@@ -172,28 +170,11 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
     _check_framework(arguments)
     arguments.batch = model.batch if arguments.batch is None else arguments.batch
     arguments.learning_rate = model.learning_rate if arguments.learning_rate is None else arguments.learning_rate
-    for name, least in (("nodes", 1), ("nics", 1), ("workers", 1), ("steps", 1), ("rounds", 1), ("batch", 1)):
-        if getattr(arguments, name) < least:
-            raise ValueError(f"--{name} is {getattr(arguments, name)}: at least {least}")
-    if arguments.nodes > 254 or arguments.nics > 254:
-        raise ValueError("--nodes and --nics go up to 254")
-    for name in ("coverage", "epochs"):
-        value = getattr(arguments, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"--{name} is {value}: it must be above 0")
-    if arguments.nodes == 1 and arguments.coverage is not None:
-        raise ValueError("--coverage needs at least two nodes: one sends nothing")
+    _check_numbers(arguments)
     if arguments.rate:
         rates.parse(arguments.rate, arguments.nics)
     check_links(arguments)
-    if arguments.plot and not arguments.plot.endswith((".png", ".svg", ".pdf")):
-        raise ValueError(f"--plot {arguments.plot}: the name must end in .png, .svg or .pdf")
-    for name in filter(None, (arguments.json, arguments.plot)):
-        path = Path(name).resolve()
-        if path.is_dir():
-            raise ValueError(f"cannot write {name}: it is a folder")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise ValueError(f"cannot write {name}: it is read-only, or its folder is or does not exist")
+    _check_output(arguments)
     _check_events(arguments)
     if arguments.lab_shell is None:
         catalogue.find_data(arguments.model, arguments.data)
@@ -206,6 +187,32 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
     if policies is not None:
         check_policies(schemes, policies)
     return schemes
+
+
+def _check_numbers(arguments: argparse.Namespace) -> None:
+    for name in ("nodes", "nics", "workers", "steps", "rounds", "batch"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} is {getattr(arguments, name)}: at least 1")
+    if arguments.nodes > 254 or arguments.nics > 254:
+        raise ValueError("--nodes and --nics go up to 254")
+    for name in ("coverage", "epochs"):
+        value = getattr(arguments, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"--{name} is {value}: it must be above 0")
+    if arguments.nodes == 1 and arguments.coverage is not None:
+        raise ValueError("--coverage needs at least two nodes: one sends nothing")
+
+
+def _check_output(arguments: argparse.Namespace) -> None:
+    """A run of hours must not end with a file that cannot be written."""
+    if arguments.plot and not arguments.plot.endswith((".png", ".svg", ".pdf")):
+        raise ValueError(f"--plot {arguments.plot}: the name must end in .png, .svg or .pdf")
+    for name in filter(None, (arguments.json, arguments.plot)):
+        path = Path(name).resolve()
+        if path.is_dir():
+            raise ValueError(f"cannot write {name}: it is a folder")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ValueError(f"cannot write {name}: it is read-only, or its folder is or does not exist")
 
 
 def _check_framework(arguments: argparse.Namespace) -> None:
@@ -324,5 +331,4 @@ def known_policies(build: Path) -> list[str] | None:
     program = build / "bin" / "deft"
     if not program.exists():
         return None
-    options = json.loads(subprocess.run([program, "options", "--json"], check=True, capture_output=True).stdout)
-    return next(option["choices"] for option in options if option["name"] == "policy").split("|")
+    return deft_program.options(program)["policy"]["choices"].split("|")

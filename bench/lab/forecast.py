@@ -10,11 +10,11 @@ transfers meet compute in the simulated timeline.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import deft_program
 from lab.layers import Layers
 from lab.links import Link, as_profile
 from lab.schemes import Scheme
@@ -98,9 +98,8 @@ class Simulator:
 
     def __init__(self, program: Path):
         self._program = program
-        listed = subprocess.run([program, "options", "--json"], check=True, capture_output=True, text=True).stdout
-        usage = subprocess.run([program, "simulate", "--help"], check=True, capture_output=True, text=True).stdout
-        self._defaults = {option["name"]: option["default"] for option in json.loads(listed)}
+        usage = deft_program.printed(program, "simulate", "--help")
+        self._defaults = {name: option["default"] for name, option in deft_program.options(program).items()}
         # If the buckets come from the daemon, the simulator must not cut them again.
         self._shared = [name for name in self._defaults if f"--{_flag(name)} " in usage and name != "bucketing"]
         self._shared = [name for name in self._shared if name not in ("policy", "links")]
@@ -120,15 +119,16 @@ class Simulator:
         with tempfile.TemporaryDirectory(prefix="deft-lab-") as folder:
             path, events = Path(folder, "profile.json"), Path(folder, "events")
             path.write_text(json.dumps(measured))
-            command = [self._program, "simulate", path, "--policy", scheme.kind, "--steps", str(STEPS), "--json"]
-            command += ["--warmup", str(_SETTLED), "--events", events, *self._flags(scheme)]
+            words = ["simulate", path, "--policy", scheme.kind, "--steps", str(STEPS)]
+            words += ["--warmup", str(_SETTLED), "--events", events, *self._flags(scheme)]
             priority = [link["name"] for link in measured["links"] if link["name"].startswith("gloo")]
-            command += ["--priority-channel", ",".join(priority)] if priority else []
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise CannotForecast(f"{scheme.text}: {done.stderr.strip()}")
+            words += ["--priority-channel", ",".join(priority)] if priority else []
+            try:
+                (said,) = deft_program.ask(self._program, *words)
+            except deft_program.DeftFailed as failure:
+                raise CannotForecast(f"{scheme.text}: {failure}") from None
             with events.open() as lines:
-                return json.loads(done.stdout)[0]["step_us"], overlap(map(json.loads, lines))
+                return said["step_us"], overlap(map(json.loads, lines))
 
     def _flags(self, scheme: Scheme) -> list[str]:
         chosen = {name: self._defaults[name] for name in self._shared} | {

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import deft_program
 from lab.assignment import Assignment, Training
 from lab.frameworks import VARIABLES
 from lab.netns import ForkedProcess, Nodes
@@ -166,15 +167,11 @@ class Job:
 
     def _deft(self, *words: str) -> str:
         """What this command of `deft` prints."""
-        command = [self._training.build / "bin" / "deft", *words, "--socket", self._assignment.socket(0)]
-        what = f"{self.scheme.text}: deft {words[0]}"
+        program, at = self._training.build / "bin" / "deft", ("--socket", self._assignment.socket(0))
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            raise JobFailed(f"{what}: no answer within {START_DEADLINE_S} s") from None
-        if done.returncode:
-            raise JobFailed(f"{what}: {done.stderr.strip()}")
-        return done.stdout
+            return deft_program.printed(program, *words, *at, timeout_s=START_DEADLINE_S)
+        except deft_program.DeftFailed as failure:
+            raise JobFailed(f"{self.scheme.text}: {failure}") from None
 
     def hashes(self) -> list[str]:
         return [answer["sha256"] for answer in self._ask({"hash": True})]

@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import rates, servers
+from lab import columns, deft_program, rates, servers
 from lab.netns import PAYLOAD_SHARE, Lab
 
 _SERVER_PORT = 29700
@@ -137,7 +137,11 @@ def table(found: list[LinkTimes], nodes: int, shaped: list[str] | None) -> str:
     limits = ", ".join(shaped or ["no limit"])
     title = f"{nodes} nodes, NICs of {limits}; in parentheses the ring's bound over the time"
     return "\n".join(
-        [title, *_aligned(rows), *(line for measured in found for line in _joint(measured, nodes, shaped))]
+        [
+            title,
+            *columns.aligned(rows, texts=3),
+            *(line for measured in found for line in _joint(measured, nodes, shaped)),
+        ]
     )
 
 
@@ -187,7 +191,9 @@ def plans(found: list[LinkTimes], build: Path, coverage: float) -> str:
     compute = (
         f"{_BUCKETS} buckets of {_BUCKET_BYTES >> 20} MiB, compute {1 / coverage:.2f} of their time on the first link"
     )
-    return "\n".join(["", f"what the planner makes of them: a step over compute; {compute}", *_aligned(rows)])
+    return "\n".join(
+        ["", f"what the planner makes of them: a step over compute; {compute}", *columns.aligned(rows, texts=2)]
+    )
 
 
 def _model(fit: dict, coverage: float) -> list[dict]:
@@ -204,16 +210,7 @@ def _simulated(build: Path, profile: dict) -> list[str]:
         path = Path(folder, "profile.json")
         path.write_text(json.dumps(profile))
         for policy in _POLICIES:
-            command = [build / "bin/deft", "simulate", path, "--policy", policy, "--json"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise Failed(f"deft simulate: {done.stderr.strip()}")
-            result = json.loads(done.stdout)[0]
+            result = deft_program.ask(build / "bin/deft", "simulate", path, "--policy", policy)[0]
             updates = f" ({result['updates_per_step']:.2f} updates)" if policy == "knapsack" else ""
             steps.append(f"{result['step_us'] / result['compute_us']:.2f}{updates}")
     return steps
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -6,12 +6,11 @@ NICs of another rate. Every round has a trace of each scheme, and the median of 
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import deft_program
 from lab.job import STEPS_AFTER_TRACE, Job
 from lab.schemes import Scheme
 from lab.traces import without_old_traces
@@ -95,12 +94,11 @@ class Replays:
         return [statistics.median(prediction[key] / 1e3 for prediction in said) for key in keys] if said else []
 
     def _replay(self, folder: Path, what_if: list[str]) -> dict | None:
-        command = [self._program, "replay", folder, *what_if, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            self.failures.append(f"deft replay {folder}: {done.stderr.strip()}")
+        try:
+            return deft_program.ask(self._program, "replay", folder, *what_if)[0]
+        except deft_program.DeftFailed as failure:
+            self.failures.append(f"{folder}: {failure}")
             return None
-        return json.loads(done.stdout)[0]
 
 
 def what_if_options(traced: Scheme, scheme: Scheme) -> list[str]:

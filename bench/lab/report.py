@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.columns import aligned
 from lab.forecast import Forecast
 from lab.intervals import interval
 from lab.job import Block, Score
@@ -218,20 +219,7 @@ def table(results: Results) -> str:
     header = tuple(f"/ {results.baseline}" if title == "/ ddp" else title for title in _HEADER)
     rows = [header, *(_row(results, outcome) for outcome in results.outcomes)]
     more = (_forecast_lines, _prediction_lines, _pair_lines, _free_lines)
-    return "\n".join([*_aligned(rows), *(line for part in more for line in part(results))])
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    columns = [column for column in zip(*rows, strict=True) if set(column[1:]) != {""}]
-    widths = [max(map(len, column)) for column in columns]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in zip(*columns, strict=True)
-    ]
-    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+    return "\n".join([*aligned(rows), *(line for part in more for line in part(results))])
 
 
 def _row(results: Results, outcome: Outcome) -> tuple[str, ...]:
@@ -279,7 +267,7 @@ def _forecast_lines(results: Results) -> list[str]:
             rows.append(
                 (outcome.scheme.label, f"{said.network_ms:.1f}", f"{said.step_ms:.1f}", f"{measured:.1f}", difference)
             )
-    return ["", *_aligned(rows)] if len(rows) > 1 else []
+    return ["", *aligned(rows)] if len(rows) > 1 else []
 
 
 def _prediction_lines(results: Results) -> list[str]:
@@ -290,7 +278,7 @@ def _prediction_lines(results: Results) -> list[str]:
             said.of, "itself" if said.of == said.traced else said.traced, f"{said.ms:.1f}", f"{said.measured_ms:.1f}",
             f"{said.error:+.1%}", f"{said.coarse_ms:.1f}", f"{said.coarse_ms / said.measured_ms - 1:+.1%}",
         ))  # fmt: skip
-    return ["", *_aligned(rows)] if len(rows) > 1 else []
+    return ["", *aligned(rows)] if len(rows) > 1 else []
 
 
 def _pair_lines(results: Results) -> list[str]:
@@ -305,7 +293,7 @@ def _pair_lines(results: Results) -> list[str]:
             rows.append(
                 (outcome.scheme.label, f"{ratio:.3f}", f"{ratio - half:.3f} to {ratio + half:.3f}", str(rounds))
             )
-    return ["", *_aligned(rows)]
+    return ["", *aligned(rows)]
 
 
 def _free_lines(results: Results) -> list[str]:

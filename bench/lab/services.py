@@ -37,7 +37,7 @@ class Services:
         """The servers of ps links, and a daemon on each node; returns when the daemons are ready."""
         daemon = build / "bin" / "deftd"
         if not daemon.exists():
-            raise JobFailed(f"{daemon} is not built: run cmake -G Ninja -B build && ninja -C build")
+            raise JobFailed(f"{daemon} is not built: run scripts/build")
         for number, link in enumerate(self._assignment.links().split(",")):
             for node, command in enumerate(servers.commands(build, link)):
                 self._start(node, f"server{number}.{node}", command, {})

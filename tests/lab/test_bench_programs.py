@@ -59,6 +59,29 @@ def test_programs_start_with_a_python_that_has_no_packages(program):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(not private_python.PROGRAM.exists(), reason="there is no .venv: run scripts/setup")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("codecs", "--seeds", "0"),
+        ("compress_torch", "--rounds", "0"),
+        ("lateness", "--steps", "0"),
+        ("link_pairs", "--rounds", "-1"),
+        ("memory", "--batch", "0"),
+        ("optimize", "--trials", "0"),
+        ("plugin_cpu", "--rounds", "0"),
+        ("promises", "--rounds", "0"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_program_that_would_measure_nothing_says_so(words):
+    program, option, number = words
+    command = [sys.executable, ROOT / "bench" / program, option, number]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert f"argument {option}: '{number}' is no whole number from 1 on" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["--rounds", "2"], "--keep is for one round"), ([], "there is a folder 'straggler' already")],

@@ -162,7 +162,7 @@ def test_a_scheme_that_fails_is_named_and_the_others_go_on(tmp_path):
     done, records = compared(tmp_path, "--schemes", "compute,fifo", "--build", tmp_path / "nowhere", "--loopback")
     assert done.returncode == 1
     assert list(records) == ["compute"]
-    assert "nowhere/bin/deftd is not built" in done.stderr
+    assert "nowhere/bin/deftd is not built: run scripts/build" in done.stderr
 
 
 @pytest.mark.parametrize(

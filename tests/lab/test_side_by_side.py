@@ -36,6 +36,29 @@ def test_a_program_that_became_slower_is_told(side_by_side, tmp_path, monkeypatc
     assert f"judged: plan_bench{'':<30} {time / 10:.3f}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "pln_bench"], "--only pln_bench: no program"),
+        (["--rounds", "0"], "'0' is no whole number from 1 on"),
+    ],
+)
+def test_what_compares_nothing_is_no_success(side_by_side, tmp_path, monkeypatch, capsys, words, said):
+    old, new = (tree_with(tmp_path / name, {"plan/20": 10.0}) for name in ("old", "new"))
+    monkeypatch.setattr(sys, "argv", ["side_by_side", str(old), str(new), *words])
+    with pytest.raises(SystemExit) as ended:
+        side_by_side.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_trees_without_a_common_case_are_no_success(side_by_side, tmp_path, monkeypatch):
+    old, new = tree_with(tmp_path / "old", {"plan/20": 10.0}), tree_with(tmp_path / "new", {"plan/21": 10.0})
+    monkeypatch.setattr(sys, "argv", ["side_by_side", str(old), str(new), "--only", "plan"])
+    with pytest.raises(SystemExit, match="no case in common"):
+        side_by_side.main()
+
+
 def test_a_ratio_is_the_median_of_the_rounds_and_not_of_the_times(side_by_side):
     pairs = side_by_side.Pairs()
     for old, new in ((10.0, 11.0), (100.0, 110.0), (1.0, 50.0)):  # the machine's speed changes from round to round
