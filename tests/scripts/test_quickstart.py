@@ -18,6 +18,7 @@ def quickstart(tmp_path):
     python = tmp_path / ".venv/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >words\n')
+    (tmp_path / "scripts/build").write_text('#!/bin/sh\nprintf "%s\\n" "$@" >targets\n')
     for program in (tmp_path / "scripts/setup", tmp_path / "scripts/build", python):
         program.exists() or program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
@@ -52,3 +53,13 @@ def test_it_leaves_out_what_does_not_go_with_what_it_is_given(quickstart, given,
     words = quickstart(*given)
     assert words[-len(given) :] == given
     assert not set(left_out) & set(words)
+
+
+def test_it_builds_a_new_tree_in_batches_and_leaves_another_as_it_is(quickstart, tmp_path):
+    quickstart()
+    targets = ["deftd", "deft_tool", "deftrun", "python"]
+    assert (tmp_path / "targets").read_text().split() == ["-DDEFT_UNITY=ON", *targets]
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/build.ninja").touch()
+    quickstart()
+    assert (tmp_path / "targets").read_text().split() == targets
