@@ -1,16 +1,24 @@
 #include "daemon/base/failure_detector.h"
 
+#include <utility>
+
 namespace deft::daemon {
 
+namespace {
+
+Error loss(std::string what, const std::string& where) {
+  return {ErrorKind::kLost, std::move(what), "look at that node, its daemon's log, and the network between the nodes",
+          where};
+}
+
+}  // namespace
+
 Error loss_of(const std::string& who, const std::string& how, const std::string& where) {
-  return {ErrorKind::kLost, who + " was lost" + (how.empty() ? "" : ": " + how),
-          "look at that node, its daemon's log, and the network between the nodes", where};
+  return loss(who + " was lost" + (how.empty() ? "" : ": " + how), where);
 }
 
 Error loss_by_silence(const std::string& who, TimeUs silent_us) {
-  Error error = loss_of(who, "");
-  error.what = who + " was lost: no sign of life for " + std::to_string(silent_us / 1000) + " ms";
-  return error;
+  return loss(who + " was lost: no sign of life for " + std::to_string(silent_us / 1000) + " ms", {});
 }
 
 bool FailureDetector::suspect(const Error& error, TimeUs now_us, Broken broken) {
