@@ -14,7 +14,6 @@ import contextlib
 import functools
 import itertools
 import math
-import re
 import weakref
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from deft.adasum import check_ranks
 from deft.arrays import Gather, finish_gathers
 from deft.codec import choose_compression
 from deft.gradient_group import RETIRED, GradientSpec, LateGroup
+from deft.names import common_name
 from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum, Average, Sum, scaling_of
 from deft.world import depend
@@ -35,7 +35,6 @@ from .collectives import allgather, grouped_allreduce, shape_of_rows
 from .host import on_host
 
 _WORTH_A_CALL_BYTES = 256 << 10
-_COUNTER = re.compile(r"_\d+(?=/|$)")
 _TOKEN = [np.int32(0)]  # the result of a call for which the next call waits
 
 
@@ -420,10 +419,3 @@ class SparseGathers:
             raise
         self._under_way = []
         return results
-
-
-def common_name(place, name):
-    """A name of the variable `name` that is the same on all ranks: "seq_1/dense_5/kernel" -> "2.seq/dense/kernel".
-
-    Keras counts the layers that a process has made, and a rank may have made others before."""
-    return f"{place}.{_COUNTER.sub('', name)}"

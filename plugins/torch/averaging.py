@@ -14,6 +14,7 @@ from deft.world import depend, is_in_job
 import torch
 
 from . import hooks
+from .keras_names import with_common_names
 from .optimizer import DistributedOptimizer, slots_wanted
 from .ownership import belongs
 
@@ -35,7 +36,8 @@ def average_gradients(module, **options):
             "DEFT_MAX_STALENESS_STEPS=0"
         )
     optimizer = torch.optim.SGD([param for param in module.parameters() if param.requires_grad], lr=0.0)
-    optimizer = DistributedOptimizer(optimizer, module.named_parameters(), overlap_forward="off", **options)
+    named = with_common_names(module.named_parameters())
+    optimizer = DistributedOptimizer(optimizer, named, overlap_forward="off", **options)
     if hasattr(optimizer, "_deft"):  # else this rank is outside process_set, and keeps its own gradients
         optimizer._deft.backward_is_a_step = True
         optimizer._deft.ownership.add_unhooked([param for param in module.parameters() if not param.requires_grad])

@@ -16,6 +16,7 @@ import torch
 
 from .collectives import allgather_async, allreduce_async, broadcast_async, broadcast_async_
 from .dtypes import as_bytes, in_memory
+from .keras_names import with_common_names
 
 _CHUNK_BYTES = 32 << 20
 _ALL = global_process_set
@@ -82,7 +83,8 @@ def _named_tensors(params):
             raise ValueError(
                 "broadcast_parameters wants model.state_dict(), model.named_parameters() or model.parameters()"
             )
-    return [(str(name), value.data) for name, value in pairs if isinstance(value, torch.Tensor)]
+    tensors = [(str(name), value.data) for name, value in pairs if isinstance(value, torch.Tensor)]
+    return with_common_names(tensors)
 
 
 def _compare(mine, root_rank, process_set):

@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import re
 import weakref
 from collections.abc import Iterable, Iterator
 
@@ -10,6 +11,8 @@ from deft.session import Session
 # Of a session and a kind; sessions are those of process sets. None: of the session of init(), for all times.
 _unnamed: dict[str, Iterator[int]] = collections.defaultdict(itertools.count)
 _unnamed_of: "weakref.WeakKeyDictionary[Session, dict[str, Iterator[int]]]" = weakref.WeakKeyDictionary()
+
+_KERAS_COUNTER = re.compile(r"_\d+(?=/|$)")
 
 
 def wire_name(kind: str, name: str | None, used: Session | None = None) -> str:
@@ -51,3 +54,10 @@ def in_forward_order(named: Iterable[tuple], own: Iterable[object]) -> list[tupl
         if id(param) in ids:
             first.setdefault(id(param), (name, param))
     return list(first.values())
+
+
+def common_name(place: int, name: str) -> str:
+    """A name of Keras's variable `name` that is the same on all ranks: "seq_1/dense_5/kernel" -> "2.seq/dense/kernel".
+
+    Keras counts the layers that a process has made, and a rank may have made others before."""
+    return f"{place}.{_KERAS_COUNTER.sub('', name)}"
