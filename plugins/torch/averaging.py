@@ -8,24 +8,25 @@ model.fit(...)
 import weakref
 
 from deft.process_sets import global_process_set
-from deft.reduce_op import Adasum
+from deft.reduce_op import Adasum, Sum
 from deft.world import depend, is_in_job
 
 import torch
 
 from . import hooks
+from .kept_sums import KeptSums
 from .keras_names import with_common_names
 from .optimizer import DistributedOptimizer, slots_wanted
 from .ownership import belongs
 
-_optimizers = weakref.WeakKeyDictionary()  # by module: (what makes no step, and the end of its session)
+_optimizers = weakref.WeakKeyDictionary()  # by module: (what makes no step, the end of its session, KeptSums)
 
 
 def average_gradients(module, **options):
     """Makes every backward end with the averages over all ranks in p.grad, and gives the module back.
 
     Call it when the module has its parameters, and again when some are unfrozen: the gradient of a parameter that was
-    frozen is an error. The loop clears gradients before each backward, as model.fit does.
+    frozen is an error. If the loop does not clear gradients, backward adds to the averages, as in one process.
     `options` are arguments of DistributedOptimizer, such as compression, op or process_set.
     """
     if options.get("op") is Adasum:
@@ -43,7 +44,8 @@ def average_gradients(module, **options):
         optimizer._deft.ownership.add_unhooked([param for param in module.parameters() if not param.requires_grad])
         end = _SessionEnd(optimizer)
         depend(end, options.get("process_set", global_process_set).session())
-        _optimizers[module] = optimizer, end
+        kept = KeptSums(optimizer._deft.buffer) if options.get("op") is Sum else None
+        _optimizers[module] = optimizer, end, kept
     return module
 
 

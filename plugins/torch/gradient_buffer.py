@@ -84,10 +84,13 @@ class GradientBuffer:
         seen = [self.gradients[index] for index in self._order.appeared() if index not in amid]
         self.versions.hold(seen if self.arena is None else self.produced())
 
-    def used(self):
-        """The averages are applied or dropped: the next backward begins a new generation."""
+    def used(self, keeps_averages=False):
+        """The averages are applied or dropped: the next backward begins a new generation.
+
+        keeps_averages: unless the script clears them, it adds to those in p.grad."""
         self.round.used()
-        self.versions.forget()
+        if not keeps_averages:
+            self.versions.forget()
         self._order.restart_passes()
 
     def release_grads(self):

@@ -16,11 +16,17 @@ def install(param, hook):
     return param, param.register_post_accumulate_grad_hook(hook)
 
 
+def install_before(param, hook):
+    """The same for a hook that runs before autograd adds to p.grad."""
+    return param, param.register_hook(hook)
+
+
 def remove_all(installed):
     """Empties the list. While a cycle is collected, its weak references are dead, and handle.remove() works by one."""
     for param, handle in installed:
         handle.remove()
-        (param._post_accumulate_grad_hooks or {}).pop(handle.id, None)
+        for hooks in (param._post_accumulate_grad_hooks, param._backward_hooks):
+            (hooks or {}).pop(handle.id, None)
     installed.clear()
 
 

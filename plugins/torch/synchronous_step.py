@@ -143,7 +143,7 @@ class SynchronousStep:
     def await_averages(self):
         self._wait()
         if self.backward_is_a_step:
-            self.buffer.used()
+            self.buffer.used(keeps_averages=True)
             self.ownership.check_gradients()
 
     # ---- one generation

@@ -61,6 +61,10 @@ class GradientRound:
             self.marks[place] = FREE
         self.phase = Phase.AVERAGED
 
+    def has_begun(self, place: int | None) -> bool:
+        """Whether the gradient at this place has had a pass in this generation. None: it has no place in the arena."""
+        return place is not None and bool(self.marks[place] or self.counts[place])
+
     def all_handed(self) -> bool:
         return self.marks.count(HANDED) == len(self.marks)
 
