@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cluster import BUILD, Cluster, wait_for_line, wait_until
+from cluster import BUILD, Cluster, clean_environment, wait_for_line, wait_until
 
 # It ends after STEPS steps, or all ranks together when the file ENOUGH is there: rank 0 says so.
 SUMS = """
@@ -71,9 +71,12 @@ session.close()
 """
 
 
+def deft(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([BUILD / "bin/deft", *words], capture_output=True, text=True, env=clean_environment())
+
+
 def run_set(cluster: Cluster, node: int, *words: str) -> subprocess.CompletedProcess:
-    command = [BUILD / "bin/deft", "set", *words, "--socket", cluster.socket(node)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return deft("set", *words, "--socket", cluster.socket(node))
 
 
 def deft_set(cluster: Cluster, node: int, policy: str, job: str) -> subprocess.CompletedProcess:
@@ -140,7 +143,9 @@ def test_deft_set_changes_the_policy_of_a_running_job():
             wait_for_line(worker, "ten steps")
         for policy in ("p3", "prophet"):  # the second one replaces the first one, which was not in force yet
             done = deft_set(cluster, 0, policy, "mine")
-            assert (done.returncode, done.stdout) == (0, f"job mine: policy={policy} from the next step on\n")
+            assert (done.returncode, done.stdout) == (0, f"job mine: policy={policy} from the next step on\n"), (
+                done.stderr
+            )
         refusals = {
             (0, "knapsack", "mine"): "delays updates",
             (0, "fife", "mine"): "policy: 'fife' is none of",
@@ -157,9 +162,7 @@ def test_deft_set_changes_the_policy_of_a_running_job():
             "prophet",
             "the user set it",
         )
-        status = subprocess.run(
-            [BUILD / "bin/deft", "status", "--socket", cluster.socket(0)], capture_output=True, text=True, check=True
-        )
+        status = deft("status", "--socket", cluster.socket(0))
         assert "policy prophet\n        because the user set it" in status.stdout
         assert digests == fifo.digests
         assert deft_set(cluster, 0, "auto", "mine").returncode == 0
@@ -211,12 +214,12 @@ def test_sizes_change_every_few_steps_and_no_sum_does():
 
 def test_usage_of_deft_set_is_told():
     for words in ([], ["policy=p3"], ["policy=p3", "job", "more"]):
-        refused = subprocess.run([BUILD / "bin/deft", "set", *words], capture_output=True, text=True, check=False)
+        refused = deft("set", *words)
         assert refused.returncode == 2 and "usage: deft set policy=NAME|" in refused.stderr
     for word, why in {
         "colour=red": "no setting 'colour' that can change (set one of policy, partition_bytes, credit_bytes",
         "credit_bytes=12 apples": "credit_bytes: '12 apples' is not a size",
         "partition_bytes=1": "partition_bytes: 1 is out of range (between 4096 and",
     }.items():
-        refused = subprocess.run([BUILD / "bin/deft", "set", word, "job"], capture_output=True, text=True, check=False)
+        refused = deft("set", word, "job")
         assert refused.returncode == 2 and why in refused.stderr, refused
