@@ -1,11 +1,15 @@
 # shellcheck shell=bash disable=SC2128
-# Source me: puts this tree's programs and its Python package on the paths.
+# Source me: puts this tree's programs and its Python package on the paths, and the Python of .venv unless an environment
+# is active: TensorFlow, MXNet, or another PyTorch may be there.
 #   . scripts/env.sh
 DEFT_TREE=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE:-$0}")/.." && pwd)  # with a CDPATH, cd may go elsewhere, and prints
 [ -e "$DEFT_TREE/scripts/env.sh" ] || DEFT_TREE=$(pwd)  # dash does not tell where this file is
 case ":$PATH:" in
   *":$DEFT_TREE/build/bin:"*) ;;
-  *) PATH="$DEFT_TREE/build/bin:$DEFT_TREE/.venv/bin:$PATH" ;;
+  *)
+    [ -n "${VIRTUAL_ENV:-}" ] || [ "${CONDA_DEFAULT_ENV:-base}" != base ] || PATH="$DEFT_TREE/.venv/bin:$PATH"
+    PATH="$DEFT_TREE/build/bin:$PATH"
+    ;;
 esac
 case ":${PYTHONPATH:-}:" in
   *":$DEFT_TREE/build/python:"*) ;;
