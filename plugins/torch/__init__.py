@@ -17,6 +17,7 @@ from deft.world import shutdown
 
 import torch
 
+from . import elastic
 from .autograd import allgather, allreduce, broadcast, grouped_allgather
 from .averaging import average_gradients
 from .broadcasting import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
@@ -83,6 +84,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ddp_hook",
+    "elastic",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",

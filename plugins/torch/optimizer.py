@@ -5,6 +5,7 @@ so isinstance, param_groups, state, LR schedulers and checkpoints see what they 
 """
 
 import contextlib
+import functools
 import logging
 
 import deft
@@ -33,6 +34,21 @@ from .update_applier import UpdateApplier
 log = logging.getLogger("deft.torch")
 
 
+def _keeps_arguments(distribute):
+    """Lets distribute_again() call it with the same arguments."""
+
+    @functools.wraps(distribute)
+    def keeping(optimizer, named_parameters=None, *arguments, **named):
+        if named_parameters is not None:
+            named_parameters = list(named_parameters)  # a generator gives them once
+        distributed = distribute(optimizer, named_parameters, *arguments, **named)
+        distributed._deft_arguments = (named_parameters, *arguments), named
+        return distributed
+
+    return keeping
+
+
+@_keeps_arguments
 def DistributedOptimizer(
     optimizer,
     named_parameters=None,
@@ -90,6 +106,20 @@ def DistributedOptimizer(
     schedule = UpdateSchedule(slots, splits_merged=scale_merged_lr)
     scaling = scaling_of(op, gradient_predivide_factor, process_set.size())
     return _distribute(optimizer, gradients, backward_passes_per_step, schedule, scaling, mode, process_set)
+
+
+def undistribute(optimizer):
+    """Makes it an optimizer of the user's class, when the session of its gradients has ended."""
+    if hasattr(type(optimizer), "deft_base"):
+        optimizer.__class__ = type(optimizer).deft_base
+        optimizer.__dict__.pop("_deft", None)
+
+
+def distribute_again(optimizer):
+    """Makes it what it was before undistribute(), in the session that is open now. A plain one stays plain."""
+    if hasattr(optimizer, "_deft_arguments"):
+        arguments, named = optimizer._deft_arguments
+        DistributedOptimizer(optimizer, *arguments, **named)
 
 
 def _distribute(optimizer, gradients, passes, schedule, scaling, mode, process_set):

@@ -22,7 +22,7 @@ class Book:
 @pytest.fixture
 def rejoined(monkeypatch):
     jobs = []
-    monkeypatch.setattr(elastic, "rejoin", lambda: jobs.append(1))
+    monkeypatch.setattr(elastic, "rejoin", lambda restore: (jobs.append(1), restore()))
     return jobs
 
 
@@ -145,9 +145,13 @@ def test_a_new_job_is_met_as_soon_as_it_is_there(monkeypatch, errors, timeout_s,
     world = World(*errors)
     monkeypatch.setattr(elastic, "world", world)
     monkeypatch.setattr(elastic, "timeout_seconds", lambda: timeout_s)
+
+    def restore():
+        world.log.append("restore")
+
     if tries > len(errors):
-        elastic.rejoin()
+        elastic.rejoin(restore)
     else:
         with pytest.raises(DeftError, match=str(errors[0])):
-            elastic.rejoin()
-    assert world.log == ["shutdown", *[{"job": "a"}] * tries]
+            elastic.rejoin(restore)
+    assert world.log == ["shutdown", "restore", *[{"job": "a"}] * tries]

@@ -1,13 +1,10 @@
 """hvd.elastic: states, and trainings that go on in a new job when a daemon was started again."""
 
-import os
-import signal
-import threading
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from restarting import Victim, run_with_restart
 from tensorflow_jobs import TensorFlowCluster, small_model, weights_of
 from training_checks import assert_close, assert_same_everywhere, batches, own_share
 
@@ -123,20 +120,6 @@ def test_states_and_what_is_no_reason_to_begin_again(start):
     assert all(start(policy="fifo").run(states_and_what_is_no_reason))
 
 
-class Victim:
-    """Rank 1 kills a process, once."""
-
-    def __init__(self, pid):
-        self._pid = pid
-
-    def kill(self):
-        from deft import world
-
-        pid, self._pid = self._pid, None
-        if pid and world.rank() == 1:
-            os.kill(pid, signal.SIGKILL)
-
-
 def of_one_process(optimizer, x, y, epochs):
     """The weights after a training on all samples, in batches of 8."""
     model = small_model()
@@ -214,23 +197,6 @@ def by_fit(pid):
     assert_same_everywhere(weights_of(model))
     assert_close(weights_of(model), reference, 1e-4)
     return True
-
-
-def run_with_restart(cluster, function):
-    """Runs function(pid of the daemon of node 1), and starts that daemon again when it has ended."""
-    daemon = cluster.daemons[1]
-
-    def start_again():
-        daemon.wait()
-        cluster.restart_daemon(1)
-
-    restarter = threading.Thread(target=start_again)
-    restarter.start()
-    try:
-        return cluster.run(function, daemon.pid)
-    finally:
-        daemon.kill()  # if the test has failed before: then the thread ends, too
-        restarter.join()
 
 
 def test_a_training_goes_on_when_a_daemon_was_started_again(tmp_path):

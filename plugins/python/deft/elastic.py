@@ -1,6 +1,6 @@
 """Horovod's elastic trainings, for jobs whose workers stay the same. Needs no framework.
 
-    state = TensorFlowState(variables, epoch=0)          # of the framework
+    state = TorchState(model, optimizer, epoch=0)        # of the framework
 
     @run                                                 # of the framework, too
     def train(state):
@@ -118,18 +118,21 @@ def run_again(function: Callable, cause_of: Callable[[BaseException], DeftError 
                     raise
                 world.log.warning("the training begins again from its last commit: %s", cause)
             commits = state.commits
-            state.restore()
-            rejoin()
+            rejoin(state.restore)
             state.on_reset()
 
     return wrapper
 
 
-def rejoin() -> None:
-    """Leaves the job, and waits for a new one of the same ranks. Process sets end, and must be added again."""
+def rejoin(restore: Callable[[], None]) -> None:
+    """Leaves the job, calls restore(), and waits for a new job of the same ranks. Process sets end, and must be added
+    again.
+
+    What restore() writes would wait for updates of the old job while that lasts."""
     options = world.init_options()
     ends = time.monotonic() + 2 * timeout_seconds()  # others may hear of the end that much later
     world.shutdown()
+    restore()
     while True:
         try:
             return world.init(**options)
