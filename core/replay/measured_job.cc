@@ -8,8 +8,8 @@
 #include "core/base/policy_traits.h"
 #include "core/compress/compression_option.h"
 #include "core/partition/rebucket.h"
-#include "core/replay/links_traffic.h"
 #include "core/replay/measured_buckets.h"
+#include "core/replay/measured_links.h"
 #include "core/replay/quantiles.h"
 #include "core/replay/worker_steps.h"
 
@@ -18,141 +18,11 @@ namespace {
 
 using trace::TraceGroup;
 
-constexpr double kLeastNetwork = 0.1;  // of the time in which a connection was busy
 constexpr double kMostJitter = 0.5;
 constexpr std::size_t kVariedSteps = 61;  // that differ, over and over
 constexpr double kMostDrawn = 100'000;    // nodes
 constexpr double kLeastStep = 0.1;        // of the usual one
 constexpr std::size_t kMostReasons = 6;   // that an error names
-constexpr double kMostRoundTrips = 2;     // that a part waits for at each hop of a ring ...
-constexpr double kMostHandlingUs = 250;   // ... and what its ends take to handle it
-constexpr double kAlike = 0.01;           // of the determinant: below it a fit of two numbers is one of noise
-
-// When the transfer of each of the leader's launches could begin: when the last node had brought its gradients. No node has a sum
-// before that, so a begin behind the leader's end is an error of the clocks. On a busy machine they may be off by more than a transfer.
-std::map<std::uint64_t, TimeUs> joint_begins(const JobTrace& job) {
-  std::map<std::uint64_t, TimeUs> begins, ends;
-  for (const NodeLaunch& launch : launches_of(job.leader()->trace))
-    if (!launch.spans.empty()) begins[launch.number] = launch.begin_us(), ends[launch.number] = launch.end_us();
-  for (const auto& node : job.nodes)
-    for (const NodeLaunch& launch : launches_of(node.trace)) {
-      const auto end = ends.find(launch.number);
-      if (launch.spans.empty() || end == ends.end() || launch.begin_us() >= end->second) continue;
-      begins[launch.number] = std::max(begins[launch.number], launch.begin_us());
-    }
-  return begins;
-}
-
-// A time in which a link was busy without a pause.
-struct BusyPeriod {
-  double us = 0, bytes = 0, parts = 0;
-};
-
-// Transfers of a link overlap, and end in bursts. So a single one tells little, and a whole period tells all.
-std::vector<BusyPeriod> busy_periods(std::vector<NodeLaunch> launches, const std::map<std::uint64_t, TimeUs>& begins) {
-  const auto begin_us = [&](const NodeLaunch& launch) { return begins.at(launch.number); };
-  std::ranges::sort(launches, {}, begin_us);
-  std::vector<BusyPeriod> periods;
-  TimeUs began_us = 0, end_us = -1;
-  for (const NodeLaunch& launch : launches) {
-    if (begin_us(launch) > end_us) {
-      periods.emplace_back();
-      began_us = begin_us(launch);
-    }
-    end_us = std::max(end_us, launch.end_us());
-    periods.back().us = static_cast<double>(end_us - began_us);
-    periods.back().bytes += static_cast<double>(launch.wire_bytes);
-    periods.back().parts += 1;
-  }
-  std::erase_if(periods, [](const BusyPeriod& period) { return period.us <= 0 || period.bytes <= 0; });
-  return periods;
-}
-
-// What the kernel's counters tell of an all-reduce.
-struct Network {
-  double us_per_byte = 0;      // in which the slowest node's network carried data; 0: not known
-  double most_latency_us = 0;  // that a part can cost beside its bytes
-};
-
-// `part_bytes`: the mean of a transfer's. A connection is busy until the last acknowledgement. So each message costs a round trip that is
-// latency and no throughput, which counts if messages are small.
-Network network_of(const JobTrace& job, std::uint16_t link, double part_bytes) {
-  const auto nodes = static_cast<double>(job.node_count());
-  double slowest = 0, rtt_us = 0;
-  for (const auto& node : job.nodes) {
-    const LinkTraffic traffic = traffic_of(node.trace, link);
-    if (traffic.bytes <= 0) continue;
-    const double us = traffic.busy_us / traffic.bytes;
-    const double round_trip_us = traffic.rtt_us / std::max(1.0, part_bytes / nodes);  // a byte
-    slowest = std::max(slowest, std::max(us - round_trip_us, kLeastNetwork * us));
-    rtt_us = std::max(rtt_us, traffic.rtt_us);
-  }
-  const double hops = 2 * (nodes - 1);
-  return {slowest * hops / nodes, hops * (kMostRoundTrips * rtt_us + kMostHandlingUs)};
-}
-
-double mean_part_bytes(const std::vector<BusyPeriod>& periods) {
-  BusyPeriod sum;
-  for (const BusyPeriod& period : periods) sum.bytes += period.bytes, sum.parts += period.parts;
-  return sum.parts > 0 ? sum.bytes / sum.parts : 0;
-}
-
-// The median over bytes and not over periods, because most bytes may travel in few long periods.
-double median_us_per_byte(std::vector<BusyPeriod> periods) {
-  const auto rate = [](const BusyPeriod& period) { return period.us / period.bytes; };
-  std::ranges::sort(periods, {}, rate);
-  double left = 0;
-  for (const BusyPeriod& period : periods) left += period.bytes / 2;
-  for (const BusyPeriod& period : periods)
-    if ((left -= period.bytes) <= 0) return rate(period);
-  return rate(periods.back());
-}
-
-// If periods are too much alike to tell latency and throughput apart: the network's own time is the bytes', and the rest is
-// latency. But a ring waits for its slowest member as long as that has bytes, so what no latency can be is the bytes', too. Without
-// counters all of the time is.
-model::ProfileLink link_of_equal_parts(const std::string& name, const std::vector<BusyPeriod>& periods,
-                                       const Network& network) {
-  const double us_per_byte = median_us_per_byte(periods), part_bytes = mean_part_bytes(periods);
-  model::ProfileLink link{.name = name, .relative_time = std::nullopt, .bytes_per_us = 1 / us_per_byte};
-  const double latency_us = std::min((us_per_byte - network.us_per_byte) * part_bytes, network.most_latency_us);
-  if (network.us_per_byte > 0 && latency_us > 0)
-    link.latency_us = latency_us, link.bytes_per_us = 1 / (us_per_byte - latency_us / part_bytes);
-  return link;
-}
-
-// us = parts * latency + bytes / throughput, by least squares of the relative deviation.
-model::ProfileLink link_of(const std::string& name, const std::vector<BusyPeriod>& periods, const Network& network) {
-  double pp = 0, pb = 0, bb = 0, p = 0, b = 0;
-  for (const BusyPeriod& period : periods) {
-    const double parts = period.parts / period.us, bytes = period.bytes / period.us;
-    pp += parts * parts, pb += parts * bytes, bb += bytes * bytes, p += parts, b += bytes;
-  }
-  model::ProfileLink link = link_of_equal_parts(name, periods, network);
-  const double determinant = pp * bb - pb * pb;
-  if (determinant <= kAlike * pp * bb) return link;
-  const double latency_us = (p * bb - b * pb) / determinant, byte_us = (b * pp - p * pb) / determinant;
-  if (latency_us > 0 && byte_us > 0) link.latency_us = latency_us, link.bytes_per_us = 1 / byte_us;
-  return link;
-}
-
-std::vector<model::ProfileLink> links_of(const JobTrace& job, std::vector<std::string>& problems) {
-  const trace::NodeTrace& leader = job.leader()->trace;
-  const auto begins = joint_begins(job);
-  std::map<std::uint16_t, std::vector<NodeLaunch>> by_link;
-  for (NodeLaunch& launch : launches_of(leader))
-    if (!launch.spans.empty() && launch.order) by_link[launch.link].push_back(std::move(launch));
-  std::vector<model::ProfileLink> links;
-  for (std::size_t link = 0; link < leader.header.links.size(); ++link) {
-    const auto periods = busy_periods(by_link[static_cast<std::uint16_t>(link)], begins);
-    if (periods.empty())
-      problems.push_back("link " + leader.header.links[link] + " carried nothing, and is left out");
-    else
-      links.push_back(link_of(leader.header.links[link], periods,
-                              network_of(job, static_cast<std::uint16_t>(link), mean_part_bytes(periods))));
-  }
-  return links;
-}
 
 // The bytes of a launch: its codec leaves the exact ones as they are, and encodes the others. The latter count as float32.
 struct CodedBytes {
@@ -410,7 +280,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.tensors = std::make_shared<const TensorTimes>(
       tensor_times(leader->trace, *group, measured.profile.buckets, measured.rest_us));
   measured.other_buckets = other_buckets_of(leader->trace, *measured.tensors);
-  measured.profile.links = links_of(job, problems);
+  measured.profile.links = measured_links(job, problems);
   measured.profile.codecs = codecs_of(leader->trace);
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
   for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);

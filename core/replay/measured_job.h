@@ -8,10 +8,6 @@
 // Medians count, because replay predicts the usual step. (The planner's meters take the lower third, to plan without
 // disturbances.) Backward is measured for each bucket, and forward as a whole, so it is divided in the proportion of the
 // backward times. The rest of a step (the optimizer, the next batch) counts before the first bucket's forward.
-//
-// Throughputs of links count bytes on the wire: an encoded gradient counts its encoded bytes, and half an all-reduce counts half.
-// A link serves one transfer after the other. The time of a transfer counts from the moment when the last node had brought its
-// gradients, so a slow worker does not make a link slow (dPRO, section 4.2: a RECV begins at the earliest with its SEND).
 #pragma once
 
 #include <cstdint>
