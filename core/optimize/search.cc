@@ -4,11 +4,11 @@
 #include <array>
 #include <cmath>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "core/base/config.h"
 #include "core/base/policy_traits.h"
+#include "core/optimize/replays.h"
 #include "core/replay/quantiles.h"
 #include "core/replay/replay.h"
 
@@ -19,7 +19,6 @@ constexpr double kLeastClimb = 0.001;  // a change that wins less is none
 constexpr std::uint64_t kKb = 1024;
 constexpr std::uint64_t kFirstBuckets = 2048 * kKb;  // where the ladder of bucket sizes is entered
 constexpr std::size_t kMostBuckets = 1000;           // of a trace that are a start for other policies
-constexpr std::size_t kFinalists = 3;                // that are replayed as a whole
 
 using Field = std::uint64_t Settings::*;
 struct Ladder {
@@ -38,30 +37,6 @@ replay::MeasuredJob job_within(const replay::MeasuredJob& measured, const Search
   return job;
 }
 
-Result<replay::Prediction> predicted(const replay::MeasuredJob& measured, const Settings& settings,
-                                     const SearchLimits& limits, bool briefly) {
-  const std::string bucketing =
-      settings.bucket_bytes > 0 ? "uniform:" + std::to_string(settings.bucket_bytes) : "profile";
-  auto changed = replay::with_buckets(replay::cut_by(measured, settings.policy), bucketing);
-  if (!changed) return tl::unexpected(changed.error());
-  changed->options["partition_bytes"] = std::to_string(settings.partition_bytes);
-  changed->options["credit_bytes"] = std::to_string(settings.credit_bytes);
-  replay::WhatIf what_if{.policy = settings.policy, .memory = limits.memory, .briefly = briefly};
-  if (!settings.compression.empty()) {
-    const auto codec = std::ranges::find(limits.codecs, settings.compression, &model::CodecCost::name);
-    if (codec == limits.codecs.end())
-      return fail(ErrorKind::kInvalid, "no codec is called '" + settings.compression + "'");
-    what_if.codec = *codec;
-  }
-  return replay::replay(*changed, what_if);
-}
-
-// Plans need many steps to come into force.
-bool delays_updates(const std::string& policy) {
-  const PolicyTraits* const traits = find_policy(policy);
-  return traits != nullptr && traits->delays_updates;
-}
-
 Result<Settings> traced_settings(const replay::MeasuredJob& measured) {
   const auto config = replay::config_of(measured.options);
   if (!config) return tl::unexpected(config.error());
@@ -75,63 +50,6 @@ Error why_not_replayed(const replay::MeasuredJob& measured) {
   const auto prediction = replay::replay(measured, {});
   return prediction ? Error{ErrorKind::kInvalid, "the traced job cannot be replayed", {}, {}} : prediction.error();
 }
-
-struct Candidate {
-  Settings settings;
-  double us = 0;
-};
-
-// Replays each setting once.
-class Replays {
- public:
-  // `updates`: of the traced job, a step. Settings with which plans make fewer are none.
-  Replays(const replay::MeasuredJob& measured, const SearchLimits& limits, double updates,
-          const std::function<double()>& time_left)
-      : measured_(measured), limits_(limits), updates_(updates), time_left_(time_left) {}
-
-  // Settings that were replayed as a whole already.
-  void know(const Settings& settings, double us) { known_[settings] = us; }
-  // From now on so much of the time must be left.
-  void leave(double share) { kept_ = share; }
-
-  double us(const Settings& settings) {
-    if (const auto known = known_.find(settings); known != known_.end()) return known->second;
-    if (time_left_() <= kept_) return 0;
-    return known_[settings] = replayed(settings, limits_.speedups.brief_replays);
-  }
-  // The best of the best ones with the codec of `first`, by whole replays: few steps flatter some settings.
-  Candidate best_as_a_whole(const Candidate& first) {
-    std::vector<Candidate> finalists;
-    for (const auto& [settings, us] : known_)
-      if (us > 0 && settings.compression == first.settings.compression) finalists.push_back({settings, us});
-    const auto end = finalists.begin() + static_cast<std::ptrdiff_t>(std::min(finalists.size(), kFinalists));
-    std::ranges::partial_sort(finalists, end, {}, [](const Candidate& c) { return std::tie(c.us, c.settings); });
-    finalists.erase(end, finalists.end());
-    for (Candidate& finalist : finalists) finalist.us = replayed(finalist.settings, false);
-    std::erase_if(finalists, [](const Candidate& candidate) { return candidate.us <= 0; });
-    return finalists.empty() ? first : std::ranges::min(finalists, {}, &Candidate::us);
-  }
-  [[nodiscard]] std::size_t count() const { return count_; }
-
- private:
-  double replayed(const Settings& settings, bool briefly) {
-    ++count_;
-    const bool is_exact = !delays_updates(settings.policy);
-    const auto prediction = predicted(measured_, settings, limits_, briefly && is_exact);
-    const bool counts = prediction && (is_exact || !replay::makes_fewer_updates(*prediction, updates_));
-    const double us = counts ? prediction->step_us_p50 : 0;
-    if (limits_.tried) limits_.tried(settings, us);
-    return us;
-  }
-
-  const replay::MeasuredJob& measured_;
-  const SearchLimits& limits_;
-  const double updates_;
-  const std::function<double()>& time_left_;
-  double kept_ = 0;
-  std::map<Settings, double> known_;
-  std::size_t count_ = 0;
-};
 
 // True if another size of parts or credit changes what the policy sends. On one link a policy that keeps the order of readiness
 // neither cuts nor waits.

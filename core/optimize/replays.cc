@@ -1,0 +1,67 @@
+#include "core/optimize/replays.h"
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "core/base/policy_traits.h"
+
+namespace deft::optimize {
+namespace {
+
+constexpr std::size_t kFinalists = 3;  // that are replayed as a whole
+
+}  // namespace
+
+Result<replay::Prediction> predicted(const replay::MeasuredJob& measured, const Settings& settings,
+                                     const SearchLimits& limits, bool briefly) {
+  const std::string bucketing =
+      settings.bucket_bytes > 0 ? "uniform:" + std::to_string(settings.bucket_bytes) : "profile";
+  auto changed = replay::with_buckets(replay::cut_by(measured, settings.policy), bucketing);
+  if (!changed) return tl::unexpected(changed.error());
+  changed->options["partition_bytes"] = std::to_string(settings.partition_bytes);
+  changed->options["credit_bytes"] = std::to_string(settings.credit_bytes);
+  replay::WhatIf what_if{.policy = settings.policy, .memory = limits.memory, .briefly = briefly};
+  if (!settings.compression.empty()) {
+    const auto codec = std::ranges::find(limits.codecs, settings.compression, &model::CodecCost::name);
+    if (codec == limits.codecs.end())
+      return fail(ErrorKind::kInvalid, "no codec is called '" + settings.compression + "'");
+    what_if.codec = *codec;
+  }
+  return replay::replay(*changed, what_if);
+}
+
+bool delays_updates(const std::string& policy) {
+  const PolicyTraits* const traits = find_policy(policy);
+  return traits != nullptr && traits->delays_updates;
+}
+
+double Replays::us(const Settings& settings) {
+  if (const auto known = known_.find(settings); known != known_.end()) return known->second;
+  if (time_left_() <= kept_) return 0;
+  return known_[settings] = replayed(settings, limits_.speedups.brief_replays);
+}
+
+Candidate Replays::best_as_a_whole(const Candidate& first) {
+  std::vector<Candidate> finalists;
+  for (const auto& [settings, us] : known_)
+    if (us > 0 && settings.compression == first.settings.compression) finalists.push_back({settings, us});
+  const auto end = finalists.begin() + static_cast<std::ptrdiff_t>(std::min(finalists.size(), kFinalists));
+  std::ranges::partial_sort(finalists, end, {}, [](const Candidate& c) { return std::tie(c.us, c.settings); });
+  finalists.erase(end, finalists.end());
+  for (Candidate& finalist : finalists) finalist.us = replayed(finalist.settings, false);
+  std::erase_if(finalists, [](const Candidate& candidate) { return candidate.us <= 0; });
+  return finalists.empty() ? first : std::ranges::min(finalists, {}, &Candidate::us);
+}
+
+double Replays::replayed(const Settings& settings, bool briefly) {
+  ++count_;
+  const bool is_exact = !delays_updates(settings.policy);
+  const auto prediction = predicted(measured_, settings, limits_, briefly && is_exact);
+  const bool counts = prediction && (is_exact || !replay::makes_fewer_updates(*prediction, updates_));
+  const double us = counts ? prediction->step_us_p50 : 0;
+  if (limits_.tried) limits_.tried(settings, us);
+  return us;
+}
+
+}  // namespace deft::optimize

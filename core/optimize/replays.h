@@ -1,0 +1,59 @@
+// Replays of a traced job with other settings, as search() makes them (search.h): each setting once, and while there is time.
+//
+//   Replays replays(measured, limits, updates_per_step, time_left);
+//   replays.us(settings)                      // a step; 0: the job cannot run so, or the time is over
+//   replays.best_as_a_whole(candidate)        // at the end: few steps flatter some settings
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "core/optimize/search.h"
+#include "core/replay/replay.h"
+
+namespace deft::optimize {
+
+// kInvalid if the job cannot run with the settings.
+Result<replay::Prediction> predicted(const replay::MeasuredJob& measured, const Settings& settings,
+                                     const SearchLimits& limits, bool briefly);
+
+// Plans need many steps to come into force.
+bool delays_updates(const std::string& policy);
+
+struct Candidate {
+  Settings settings;
+  double us = 0;
+};
+
+class Replays {
+ public:
+  // `updates`: of the traced job, a step. Settings with which plans make fewer are none.
+  Replays(const replay::MeasuredJob& measured, const SearchLimits& limits, double updates,
+          const std::function<double()>& time_left)
+      : measured_(measured), limits_(limits), updates_(updates), time_left_(time_left) {}
+
+  // Settings that were replayed as a whole already.
+  void know(const Settings& settings, double us) { known_[settings] = us; }
+  // From now on so much of the time must be left.
+  void leave(double share) { kept_ = share; }
+
+  double us(const Settings& settings);
+  // The best of the best ones with the codec of `first`, by whole replays.
+  Candidate best_as_a_whole(const Candidate& first);
+  [[nodiscard]] std::size_t count() const { return count_; }
+
+ private:
+  double replayed(const Settings& settings, bool briefly);
+
+  const replay::MeasuredJob& measured_;
+  const SearchLimits& limits_;
+  const double updates_;
+  const std::function<double()>& time_left_;
+  double kept_ = 0;
+  std::map<Settings, double> known_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace deft::optimize
