@@ -8,6 +8,7 @@
 #include "core/base/clock.h"
 #include "core/base/quantities.h"
 #include "core/compress/registry.h"
+#include "core/model/link_names.h"
 #include "core/optimize/memory_fit.h"
 #include "core/optimize/search.h"
 #include "core/replay/traced_codec.h"
@@ -27,25 +28,24 @@ constexpr const char* kUsage =
     "                         [--pass FILE ...] [--memory SIZE] [-o FILE] [--json] [--try NAME ...]\n"
     "                         [--verify | --run COMMAND ...]\n"
     "\n"
-    "Looks for a policy, a bucketing and sizes with which the job whose traces (DEFT_TRACE=DIR) are in DIR would be "
-    "faster, by\n"
-    "replay, for at most as long as the budget. Updates stay those of plain data-parallel training. If it finds some, "
-    "it writes\n"
-    "them to FILE, by default DIR/optimized.flags, which DEFT_FLAG_FILE takes.\n"
-    "--policy looks at that policy alone. --running keeps the buckets, which a running job cannot change (deft set).\n"
+    "Looks for a policy, a bucketing, sizes and links with which the job whose traces (DEFT_TRACE=DIR) are in DIR "
+    "would be\n"
+    "faster, by replay, for at most as long as the budget. Updates stay those of plain data-parallel training. If "
+    "it finds\n"
+    "some, it writes them to FILE, by default DIR/optimized.flags, which DEFT_FLAG_FILE takes.\n"
+    "--policy looks at that policy alone. --running keeps buckets and links, which a running job cannot change "
+    "(deft set).\n"
     "--compression, once or more, lets gradients be encoded so if that wins more than 2 %.\n"
     "--pass passes.py, once or more, asks Python functions under @deft.optimization_pass for settings to try, too.\n"
     "--memory 8GB: if a worker needs more, the job is to accumulate gradients or to recompute activations, whichever "
-    "is "
-    "faster;\n"
-    "the script must do that, and the settings are looked for with it.\n"
+    "is\n"
+    "faster; the script must do that, and the settings are looked for with it.\n"
     "--try runs COMMAND once more, with a change that only the script can make, measures its layers, and looks for "
     "settings\n"
     "for it: with --try compile the script asks deft.trying(\"compile\"). Nothing of that is written.\n"
     "--verify runs COMMAND, which starts the job, twice as it is and twice with the settings found. If it is not "
-    "faster "
-    "by more\n"
-    "than runs differ, no file is written. Less is tried than is promised without: replay may err by that.\n";
+    "faster by\n"
+    "more than runs differ, no file is written. Less is tried than is promised without: replay may err by that.\n";
 
 struct OptimizeOptions {
   std::string folder;
@@ -203,11 +203,17 @@ Result<void> write_flags(const std::string& path, const Outcome& outcome) {
   return write_flag_file(path, comments, options);
 }
 
+// With which the job has run. Its trace has the links by their names, whatever the option said.
+OptionValues options_of_the_job(const replay::MeasuredJob& measured) {
+  OptionValues values = measured.options;
+  if (!measured.links.empty()) values["links"] = model::links_option(measured.links);
+  return values;
+}
+
 // What an earlier search has left is no advice for this job.
-Result<void> leave_file(const OptimizeOptions& options, const Outcome& outcome,
-                        const OptionValues& options_of_the_job) {
+Result<void> leave_file(const OptimizeOptions& options, const Outcome& outcome, const replay::MeasuredJob& measured) {
   if (outcome.is_written()) return write_flags(options.output, outcome);
-  if (options.output == default_output(options) && remove_old_flag_file(options.output, options_of_the_job))
+  if (options.output == default_output(options) && remove_old_flag_file(options.output, options_of_the_job(measured)))
     std::fprintf(stderr, "deft optimize: removed %s, which an earlier search had written\n", options.output.c_str());
   return {};
 }
@@ -219,7 +225,8 @@ void print_json(const Outcome& outcome, const nlohmann::json& memory, const std:
                           {{"policy", found.settings.policy},
                            {"partition_bytes", found.settings.partition_bytes},
                            {"credit_bytes", found.settings.credit_bytes},
-                           {"compression", found.settings.compression}}},
+                           {"compression", found.settings.compression},
+                           {"links", found.settings.links}}},
                          {"options", outcome.verified ? found.settings.options(found.traced) : outcome.options()},
                          {"step_us", found.step_us},
                          {"traced_step_us", found.traced_us},
@@ -358,7 +365,7 @@ Result<int> run_optimize(Arguments arguments) {
   if (!outcome) return tl::unexpected(outcome.error());
   const auto changes = try_changes(*options);
   if (!changes) return tl::unexpected(changes.error());
-  if (auto ok = leave_file(*options, *outcome, measured.options); !ok) return tl::unexpected(ok.error());
+  if (auto ok = leave_file(*options, *outcome, measured); !ok) return tl::unexpected(ok.error());
   const bool is_refuted = outcome->verified && !outcome->is_taken;
   if (options->json) {
     print_json(*outcome, fit ? memory_fit_json(*fit, measured) : nlohmann::json(), *changes);

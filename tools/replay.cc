@@ -24,7 +24,7 @@ constexpr const char* kUsage =
     "\n"
     "Predicts the step time of the job whose traces (DEFT_TRACE=DIR) are in DIR, and of the job as it would be with\n"
     "  --policy NAME|all        another policy\n"
-    "  --links NAME=2x[,...]    links that are so many times as fast; all=2x: all links\n"
+    "  --links NAME=2x[,...]    links that are so many times as fast; 0x: not used; all=2x: all links\n"
     "  --nodes N                so many nodes\n"
     "  --compute 1.5x           workers that compute so many times as fast\n"
     "  --compression CODEC      gradients encoded so; none: not encoded; auto[/max=CODEC]: plans choose\n"
@@ -62,9 +62,11 @@ Result<void> parse_links(const std::string& text, std::map<std::string, double>&
     const std::size_t equals = item.find('=');
     if (equals == std::string::npos || equals == 0)
       return fail(ErrorKind::kInvalid, "--links has '" + item + "'", "give NAME=TIMES: gloo:eth0=2x");
-    const auto speed = parse_times(item.substr(equals + 1), "the speed of link " + item.substr(0, equals));
+    const std::string name = item.substr(0, equals), times = item.substr(equals + 1);
+    const bool is_left_out = times == "0" || times == "0x";
+    const auto speed = is_left_out ? 0.0 : parse_times(times, "the speed of link " + name);
     if (!speed) return tl::unexpected(speed.error());
-    speeds[item.substr(0, equals)] = *speed;
+    speeds[name] = *speed;
     at = comma + 1;
   }
   return {};

@@ -1,7 +1,9 @@
 // Facts in the name of a link, as it stands in DEFT_LINKS, in traces and in profiles: gloo:eth0, ps:host:port+host:port, mpi.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace deft::model {
 
@@ -21,5 +23,15 @@ constexpr bool runs_in_workers(std::string_view link) {
 
 // True if the daemons can run one half of its all-reduces without the other (dear).
 constexpr bool has_halves(std::string_view link) { return !has_servers(link) && !runs_in_workers(link); }
+
+// The option `links` that asks for these links. One over several NICs is called nccl:eth0+eth1, and the option says nccl:eth0,eth1.
+inline std::string links_option(const std::vector<std::string>& links) {
+  std::string option;
+  for (const std::string& link : links) {
+    if (!option.empty()) option += ',';
+    for (const char c : link) option += c == '+' && backend_of(link) == "nccl" ? ',' : c;
+  }
+  return option;
+}
 
 }  // namespace deft::model

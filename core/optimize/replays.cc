@@ -11,7 +11,16 @@ namespace {
 
 constexpr std::size_t kFinalists = 3;  // that are replayed as a whole
 
+// Settings of one kind have the same price beside time: the same gradients are rounded, and the same links are given up.
+bool is_same_kind(const Settings& a, const Settings& b) { return a.compression == b.compression && a.links == b.links; }
+
 }  // namespace
+
+std::vector<std::string> links_of(const replay::MeasuredJob& measured) {
+  std::vector<std::string> links;
+  for (const auto& link : measured.profile.links) links.push_back(link.name);
+  return links;
+}
 
 Result<replay::Prediction> predicted(const replay::MeasuredJob& measured, const Settings& settings,
                                      const SearchLimits& limits, bool briefly) {
@@ -22,6 +31,9 @@ Result<replay::Prediction> predicted(const replay::MeasuredJob& measured, const 
   changed->options["partition_bytes"] = std::to_string(settings.partition_bytes);
   changed->options["credit_bytes"] = std::to_string(settings.credit_bytes);
   replay::WhatIf what_if{.policy = settings.policy, .memory = limits.memory, .briefly = briefly};
+  for (const std::string& link : links_of(*changed))
+    if (!settings.links.empty() && std::ranges::find(settings.links, link) == settings.links.end())
+      what_if.link_speed[link] = 0;
   if (!settings.compression.empty()) {
     const auto codec = std::ranges::find(limits.codecs, settings.compression, &model::CodecCost::name);
     if (codec == limits.codecs.end())
@@ -45,7 +57,7 @@ double Replays::us(const Settings& settings) {
 Candidate Replays::best_as_a_whole(const Candidate& first) {
   std::vector<Candidate> finalists;
   for (const auto& [settings, us] : known_)
-    if (us > 0 && settings.compression == first.settings.compression) finalists.push_back({settings, us});
+    if (us > 0 && is_same_kind(settings, first.settings)) finalists.push_back({settings, us});
   const auto end = finalists.begin() + static_cast<std::ptrdiff_t>(std::min(finalists.size(), kFinalists));
   std::ranges::partial_sort(finalists, end, {}, [](const Candidate& c) { return std::tie(c.us, c.settings); });
   finalists.erase(end, finalists.end());

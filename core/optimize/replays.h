@@ -9,11 +9,15 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "core/optimize/search.h"
 #include "core/replay/replay.h"
 
 namespace deft::optimize {
+
+// The names of its links that carried something.
+std::vector<std::string> links_of(const replay::MeasuredJob& measured);
 
 // kInvalid if the job cannot run with the settings.
 Result<replay::Prediction> predicted(const replay::MeasuredJob& measured, const Settings& settings,
@@ -40,7 +44,7 @@ class Replays {
   void leave(double share) { kept_ = share; }
 
   double us(const Settings& settings);
-  // The best of the best ones with the codec of `first`, by whole replays.
+  // The best of the best ones of the kind of `first` (its codec and its links), by whole replays.
   Candidate best_as_a_whole(const Candidate& first);
   [[nodiscard]] std::size_t count() const { return count_; }
 

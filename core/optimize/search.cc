@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <span>
 #include <utility>
 
 #include "core/base/config.h"
 #include "core/base/policy_traits.h"
+#include "core/model/link_names.h"
 #include "core/optimize/replays.h"
 #include "core/replay/quantiles.h"
 #include "core/replay/replay.h"
@@ -53,8 +55,8 @@ Error why_not_replayed(const replay::MeasuredJob& measured) {
 
 // True if another size of parts or credit changes what the policy sends. On one link a policy that keeps the order of readiness
 // neither cuts nor waits.
-bool uses_sizes(const std::string& policy, const replay::MeasuredJob& measured, const SearchLimits& limits) {
-  if (!limits.speedups.used_sizes_only || measured.profile.links.size() > 1) return true;
+bool uses_sizes(const std::string& policy, std::size_t links, const SearchLimits& limits) {
+  if (!limits.speedups.used_sizes_only || links > 1) return true;
   const PolicyTraits* const traits = find_policy(policy);
   return traits == nullptr || traits->urgent_first;
 }
@@ -81,7 +83,8 @@ bool climb(Replays& replays, Candidate& best, std::span<const Ladder> ladders, b
 }
 
 void climb(Replays& replays, Candidate& best, const replay::MeasuredJob& measured, const SearchLimits& limits) {
-  const std::size_t end = uses_sizes(best.settings.policy, measured, limits) ? kLadders.size() : 1;
+  const std::size_t links = best.settings.links.empty() ? measured.profile.links.size() : best.settings.links.size();
+  const std::size_t end = uses_sizes(best.settings.policy, links, limits) ? kLadders.size() : 1;
   const auto ladders = std::span(kLadders).first(end).subspan(limits.keeps_buckets ? 1 : 0);
   bool better = true;
   while (better) {
@@ -111,7 +114,7 @@ std::vector<Candidate> first_candidates(Replays& replays, const replay::Measured
   add(traced);
   for (const std::uint64_t bucket_bytes : first_buckets(measured, limits))
     for (const auto& policy : limits.policies) {
-      const bool sizes = uses_sizes(policy, measured, limits);
+      const bool sizes = uses_sizes(policy, measured.profile.links.size(), limits);
       std::vector<std::uint64_t> parts = {traced.partition_bytes}, credits = {traced.credit_bytes};
       if (sizes) parts.insert(parts.end(), {128 * kKb, 512 * kKb, 2048 * kKb}), credits.push_back(1024 * kKb);
       for (const std::uint64_t partition_bytes : parts)
@@ -154,14 +157,128 @@ Result<Candidate> after_passes(Replays& replays, const replay::MeasuredJob& meas
   }
 }
 
-// The same candidates with a codec.
-std::vector<Candidate> encoded(Replays& replays, std::vector<Candidate> candidates, const std::string& codec) {
+// The same candidates after a change of each of them. The job may not run with some.
+std::vector<Candidate> changed(Replays& replays, std::vector<Candidate> candidates,
+                               const std::function<void(Settings&)>& change) {
   for (Candidate& candidate : candidates) {
-    candidate.settings.compression = codec;
+    change(candidate.settings);
     candidate.us = replays.us(candidate.settings);
   }
   std::erase_if(candidates, [](const Candidate& candidate) { return candidate.us <= 0; });
   return candidates;
+}
+
+// Some links keep policies from running at all, or from being good. So all policies are candidates, also with the sizes of the best.
+std::vector<Candidate> on_links(Replays& replays, std::vector<Candidate> candidates, const SearchLimits& limits,
+                                const Candidate& best, const std::vector<std::string>& links) {
+  candidates.push_back(best);
+  for (const std::string& policy : limits.policies) {
+    candidates.push_back(best);
+    candidates.back().settings.policy = policy;
+  }
+  candidates = changed(replays, std::move(candidates), [&](Settings& settings) { settings.links = links; });
+  std::ranges::stable_sort(candidates, {}, &Candidate::us);
+  if (candidates.size() > limits.climbed) candidates.resize(limits.climbed);
+  return candidates;
+}
+
+// A running job keeps its links. An option can name a link only if all nodes call it so, and if no sign of its name means something else in
+// that option or in a flag file.
+bool may_leave_out_links(const replay::MeasuredJob& measured, const SearchLimits& limits) {
+  const auto is_plain = [](const std::string& link) { return link.find_first_of(" ,#=") == std::string::npos; };
+  return !limits.keeps_buckets && measured.profile.links.size() > 1 && !measured.links.empty() &&
+         std::ranges::all_of(measured.links, is_plain);
+}
+
+// All but one of the links, and those of one backend alone: all links of another one may be what a policy cannot use.
+std::set<std::vector<std::string>> fewer(const std::vector<std::string>& links) {
+  std::set<std::vector<std::string>> sets;
+  for (const std::string& link : links) {
+    std::vector<std::string> others = links, alike = links;
+    std::erase(others, link);
+    std::erase_if(alike, [&](const auto& other) { return model::backend_of(other) != model::backend_of(link); });
+    sets.insert(others);
+    if (alike != links) sets.insert(alike);
+  }
+  return sets;
+}
+
+// The best with fewer links, then with fewer of these, and so on; or `best`.
+Candidate on_fewer_links(Replays& replays, const std::vector<Candidate>& candidates,
+                         const replay::MeasuredJob& measured, const SearchLimits& limits, Candidate best) {
+  std::vector<std::string> links = links_of(measured);
+  while (links.size() > 1) {
+    Candidate next = best;
+    for (const auto& some : fewer(links)) {
+      const auto here = on_links(replays, candidates, limits, best, some);
+      Candidate found = best_of(replays, here, measured, limits, best, kLeastGain);
+      if (found.us < next.us) next = std::move(found);
+    }
+    if (next.settings == best.settings) return best;
+    best = std::move(next);
+    links = best.settings.links;
+  }
+  return best;
+}
+
+// The best with this codec, or `best`.
+Candidate with_codec(Replays& replays, const std::vector<Candidate>& candidates, const replay::MeasuredJob& measured,
+                     const SearchLimits& limits, const Candidate& best, const model::CodecCost& codec) {
+  const auto encode = [&](Settings& settings) { settings.compression = codec.name; };
+  const auto encoded = changed(replays, candidates, encode);
+  return best_of(replays, encoded, measured, limits, best, kLeastGain);
+}
+
+// The time that the searches share: each has an equal part of it.
+class SharedTime {
+ public:
+  SharedTime(Replays& replays, std::size_t searches)
+      : replays_(replays), searches_(static_cast<double>(searches)), left_(searches_) {}
+  void begin_next() { replays_.leave(--left_ / searches_); }
+
+ private:
+  Replays& replays_;
+  const double searches_;
+  double left_;
+};
+
+// The best settings with the traced links and codec; then, where they win kLeastGain beside those, with fewer links, and with a codec.
+Result<std::vector<Candidate>> best_of_each_kind(Replays& replays, const replay::MeasuredJob& job,
+                                                 const Candidate& traced, const SearchLimits& limits, Found& found) {
+  const bool tries_links = may_leave_out_links(job, limits);
+  SharedTime time(replays, 1 + (tries_links ? 1 : 0) + limits.codecs.size());
+  time.begin_next();
+  auto candidates = first_candidates(replays, job, traced.settings, limits);
+  if (candidates.size() > limits.climbed) candidates.resize(limits.climbed);
+  std::vector<Candidate> bests = {best_of(replays, candidates, job, limits, traced, 0)};
+  if (limits.passes) {
+    auto with_passes = after_passes(replays, job, limits, bests.back(), found.passes);
+    if (!with_passes) return tl::unexpected(with_passes.error());
+    bests.back() = *std::move(with_passes);
+  }
+  candidates.push_back(bests.back());
+  const auto take = [&](Candidate best) {
+    if (best.settings != bests.back().settings) bests.push_back(std::move(best));
+  };
+  if (tries_links) {
+    time.begin_next();
+    take(on_fewer_links(replays, candidates, job, limits, bests.back()));
+    candidates.push_back(bests.back());
+  }
+  for (const model::CodecCost& codec : limits.codecs) {
+    time.begin_next();
+    take(with_codec(replays, candidates, job, limits, bests.back(), codec));
+  }
+  return bests;
+}
+
+// Each of them but the first must win kLeastGain beside the ones before it, by whole replays.
+Candidate best_as_a_whole(Replays& replays, const std::vector<Candidate>& candidates) {
+  Candidate best = replays.best_as_a_whole(candidates.front());
+  for (const Candidate& candidate : std::span(candidates).subspan(1))
+    if (Candidate whole = replays.best_as_a_whole(candidate); whole.us <= best.us * (1 - kLeastGain))
+      best = std::move(whole);
+  return best;
 }
 
 }  // namespace
@@ -173,12 +290,13 @@ std::map<std::string, std::string> Settings::options(const Settings& traced) con
   if (partition_bytes != traced.partition_bytes) options["partition_bytes"] = std::to_string(partition_bytes);
   if (credit_bytes != traced.credit_bytes) options["credit_bytes"] = std::to_string(credit_bytes);
   if (compression != traced.compression) options["compression"] = compression;
+  if (links != traced.links) options["links"] = model::links_option(links);
   return options;
 }
 
 double Found::least_promise() const {
   const bool only_sizes = settings.policy == traced.policy && settings.bucket_bytes == traced.bucket_bytes &&
-                          settings.compression == traced.compression;
+                          settings.compression == traced.compression && settings.links == traced.links;
   return only_sizes ? std::max(kLeastPromiseOfSizes, error) : std::max(kLeastPromise, error + kFurtherError);
 }
 
@@ -216,27 +334,11 @@ Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& li
   if (measured_us > 0) found.error = std::abs(now_us / measured_us - 1);
   Replays replays(job, limits, now->updates_per_step, time_left);
   replays.know(*traced, found.traced_us);
-  double phases_left = static_cast<double>(limits.codecs.size());  // which share the time
-  const double phases = phases_left + 1;
-  replays.leave(phases_left / phases);
-  auto candidates = first_candidates(replays, job, *traced, limits);
-  if (candidates.size() > limits.climbed) candidates.resize(limits.climbed);
-  Candidate best = best_of(replays, candidates, job, limits, {*traced, found.traced_us}, 0);
-  if (limits.passes) {
-    auto with_passes = after_passes(replays, job, limits, best, found.passes);
-    if (!with_passes) return tl::unexpected(with_passes.error());
-    best = *std::move(with_passes);
-  }
-  candidates.push_back(best);
-  const Candidate exact = best;
-  for (const model::CodecCost& codec : limits.codecs) {
-    replays.leave(--phases_left / phases);
-    best = best_of(replays, encoded(replays, candidates, codec.name), job, limits, best, kLeastGain);
-  }
-  if (best.settings != *traced) best = replays.best_as_a_whole(best);
-  if (best.settings.compression != exact.settings.compression)
-    if (const Candidate whole = replays.best_as_a_whole(exact); best.us > whole.us * (1 - kLeastGain)) best = whole;
-  if (best.us < found.traced_us) found.settings = best.settings, found.step_us = best.us;
+  const auto bests = best_of_each_kind(replays, job, {*traced, found.traced_us}, limits, found);
+  if (!bests) return tl::unexpected(bests.error());
+  if (bests->back().settings != *traced)
+    if (const Candidate best = best_as_a_whole(replays, *bests); best.us < found.traced_us)
+      found.settings = best.settings, found.step_us = best.us;
   found.replays = replays.count();
   return found;
 }

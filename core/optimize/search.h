@@ -1,12 +1,12 @@
 // Looks for settings with which a traced job would be faster, by replaying it with other ones.
 //
 //   const auto found = search(*measured, {.policies = exact_policies()}, [&] { return (until_us - clock.now_us()) / budget_us; });
-//   if (found->worth_it()) write(found->settings);      // policy, bucketing, sizes: options of Deft
+//   if (found->worth_it()) write(found->settings);      // policy, bucketing, sizes, links: options of Deft
 //
 // Each policy is first replayed with the traced sizes and with a coarse grid of others. From the best of all these the search climbs:
 // it changes one size or two at a time, up and down a ladder of powers of two, as long as steps get shorter. Then it climbs again from
-// the same places with each codec that may be chosen. Codecs round gradients, so one must win kLeastGain beside all exact settings,
-// also by whole replays.
+// the same places with fewer links, and with each codec that may be chosen. A job on fewer links has fewer to fall back on, and
+// codecs round gradients. So each must win kLeastGain beside the best settings without it, also by whole replays.
 // Passes of a user may propose settings, once what this finds is known, and it climbs from these, too.
 // If the traced policy delays updates, settings count only if it makes as many updates with them. All this is done by replays of few
 // steps (dPRO's partial replay), but plans come into force later and need whole ones. At the end whole replays decide among the best.
@@ -31,7 +31,8 @@ struct Settings {
   std::uint64_t bucket_bytes = 0;  // of equal buckets; 0: the buckets of the trace
   std::uint64_t partition_bytes = 0;
   std::uint64_t credit_bytes = 0;
-  std::string compression = {};  // the name of one of SearchLimits::codecs; empty: as traced
+  std::string compression = {};         // the name of one of SearchLimits::codecs; empty: as traced
+  std::vector<std::string> links = {};  // that the job uses; empty: all that it used
   auto operator<=>(const Settings&) const = default;
 
   // The options that differ from `traced`, with their values.

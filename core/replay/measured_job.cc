@@ -199,6 +199,14 @@ BusiestHost busiest_host_of(const JobTrace& job) {
   return std::ranges::max_element(hosts, {}, [](const auto& host) { return host.second.workers; })->second;
 }
 
+// Nodes may have other NICs each. Then no option of the whole job can name a link.
+std::vector<std::string> common_links(const JobTrace& job) {
+  const auto& links = job.leader()->trace.header.links;
+  const bool are_common =
+      std::ranges::all_of(job.nodes, [&](const AlignedNode& node) { return node.trace.header.links == links; });
+  return are_common ? links : std::vector<std::string>();
+}
+
 // A node is as slow as its slowest worker.
 struct NodePace {
   double slowdown = 1, spread = 0;
@@ -288,6 +296,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.memories = step_memories(job, problems);
   measured.has_own_codecs = has_own_codecs(leader->trace);
   measured.node_count = job.node_count();
+  measured.links = common_links(job);
   measured.local_sums = local_sums_of(leader->trace);
   measured.busiest_host = busiest_host_of(job);
   const double compute_us = measured.profile.compute_us();

@@ -45,6 +45,7 @@ struct MeasuredJob {
   model::Profile profile;
   std::vector<sim::NodeSpeed> nodes;  // of the traced nodes; the leader is the first
   std::uint32_t node_count = 1;       // of the job, traced or not
+  std::vector<std::string> links;     // of the job, if all traced nodes call them so; else empty
   std::vector<double> spreads;        // of their steps' compute: the relative standard deviation
   std::vector<double> steps_us;       // of the leader, forward to forward, in order
   bool has_own_codecs = false;        // of tensors; DEFT_COMPRESSION did not choose them

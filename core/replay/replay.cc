@@ -36,6 +36,16 @@ double busiest_share(const std::string& link, std::size_t nodes) {
   return std::max(1.0, n / static_cast<double>(std::ranges::count(link, '+') + 1));
 }
 
+double speed_of(const WhatIf& what_if, const std::string& link) {
+  const auto speed = what_if.link_speed.find(link);
+  return speed == what_if.link_speed.end() ? 1 : speed->second;
+}
+
+bool leaves_out_all(const model::Profile& profile, const WhatIf& what_if) {
+  const auto is_left_out = [&](const model::ProfileLink& link) { return speed_of(what_if, link.name) <= 0; };
+  return !profile.links.empty() && std::ranges::all_of(profile.links, is_left_out);
+}
+
 Result<void> check_memory(const MeasuredJob& measured, const MemoryWhatIf& what_if) {
   if (!(what_if.batch > 0 && what_if.batch <= kMostTimes))
     return fail(ErrorKind::kInvalid, "a batch cannot be " + number_text(what_if.batch) + " times as large", kHowMany);
@@ -60,10 +70,12 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
       for (const auto& link : links) known += (known.empty() ? "" : " ") + link.name;
       return fail(ErrorKind::kInvalid, "the trace has no link '" + name + "'", "its links: " + known);
     }
-    if (!(speed > 0 && speed <= kMostTimes))
+    if (!(speed >= 0 && speed <= kMostTimes))
       return fail(ErrorKind::kInvalid, "link '" + name + "' cannot be " + number_text(speed) + " times as fast",
-                  kHowMany);
+                  "give a number from 0, which leaves the link out, to 1000000");
   }
+  if (leaves_out_all(measured.profile, what_if))
+    return fail(ErrorKind::kInvalid, "all links are left out", "keep one of them");
   if (what_if.nodes && (*what_if.nodes < 1 || *what_if.nodes > kMostNodes))
     return fail(ErrorKind::kInvalid, "nodes is " + std::to_string(*what_if.nodes),
                 "give 1 to " + std::to_string(kMostNodes));
@@ -116,12 +128,24 @@ Result<Coding> coding_of(const MeasuredJob& measured, const std::string& policy)
 }
 
 // The codecs among which a launch's may be. In-process links carry none that plans choose.
-std::vector<model::CodecCost> usable_codecs(const MeasuredJob& measured, const Coding& coding) {
+std::vector<model::CodecCost> usable_codecs(const MeasuredJob& measured, const WhatIf& what_if, const Coding& coding) {
   if (!coding.is_planned) return coding.was_planned ? model::exact_only() : measured.profile.codecs;
-  const bool carry_codes = std::ranges::none_of(
-      measured.profile.links, [](const model::ProfileLink& link) { return model::runs_in_workers(link.name); });
+  const bool carry_codes = std::ranges::none_of(measured.profile.links, [&](const model::ProfileLink& link) {
+    return model::runs_in_workers(link.name) && speed_of(what_if, link.name) > 0;
+  });
   if (!carry_codes) return model::exact_only();
   return measured.plan_codecs.empty() ? measured.profile.codecs : measured.plan_codecs;
+}
+
+// Takes the links out of the profile that the job is to run without. Codecs have a number for each link.
+void leave_out_links(const WhatIf& what_if, model::Profile& profile) {
+  for (std::size_t link = profile.links.size(); link-- > 0;) {
+    if (speed_of(what_if, profile.links[link].name) > 0) continue;
+    const auto at = static_cast<std::ptrdiff_t>(link);
+    profile.links.erase(profile.links.begin() + at);
+    for (auto& codec : profile.codecs)
+      if (link < codec.link_shares.size()) codec.link_shares.erase(codec.link_shares.begin() + at);
+  }
 }
 
 model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, const Coding& coding) {
@@ -131,8 +155,7 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, co
     const bool has_other_nodes = what_if.nodes && *what_if.nodes != measured.node_count;
     const double share =
         has_other_nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.node_count) : 1;
-    const auto speed = what_if.link_speed.find(link.name);
-    const double faster = speed == what_if.link_speed.end() ? 1 : speed->second;
+    const double faster = speed_of(what_if, link.name);
     link.bytes_per_us = std::min(*link.bytes_per_us * faster / std::max(share, 1e-6), model::kMaxBytesPerUs);
     if (share <= 0) link.latency_us = 0;  // one node sends nothing
   }
@@ -143,7 +166,8 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, co
   if (what_if.codec)
     encode(*what_if.codec, measured.codec_in_compute, profile);
   else
-    profile.codecs = usable_codecs(measured, coding);
+    profile.codecs = usable_codecs(measured, what_if, coding);
+  leave_out_links(what_if, profile);
   return profile;
 }
 

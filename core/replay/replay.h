@@ -21,7 +21,8 @@ namespace deft::replay {
 // The differences to the traced job.
 struct WhatIf {
   std::string policy = {};  // empty: the traced one. A traced `auto` has what it had in force, if that is known
-  std::map<std::string, double> link_speed = {};  // by link: so many times the traced throughput
+  // By link: so many times the traced throughput; 0: the job runs without that link.
+  std::map<std::string, double> link_speed = {};
   std::optional<std::uint32_t> nodes =
       {};                    // so many nodes; those beyond the traced ones are like the traced ones in turn
   bool straggler = true;     // false: every node computes as fast as the fastest

@@ -257,6 +257,92 @@ TEST(Search, AJobThatTakesNoSettingsWhileItRunsIsNamed) {
   EXPECT_TRUE(search(measured, {.policies = exact_policies()}, [] { return 0.0; }));
 }
 
+// The job with another link beside its own.
+replay::MeasuredJob with_link(replay::MeasuredJob measured, const std::string& name, double latency_us,
+                              double bytes_per_us) {
+  measured.profile.links.push_back(
+      {.name = name, .latency_us = latency_us, .relative_time = {}, .bytes_per_us = bytes_per_us});
+  measured.links = {};
+  for (const auto& link : measured.profile.links) measured.links.push_back(link.name);
+  return measured;
+}
+
+// Parameter servers have no halves, so dear cannot run with them. They are slow, and carry little.
+TEST(Search, LeavesOutALinkThatKeepsTheBestPolicyFromRunning) {
+  const std::vector<std::string> policies = {"fifo", "dear"};
+  const auto alone = measured_job(12, "fifo"), both = with_link(alone, "ps:h:1+h:2", 3000, 5);
+  const auto best = search(alone, {.policies = policies}, all);
+  const auto found = search(both, {.policies = policies}, all);
+  ASSERT_TRUE(best && found) << found.error().message();
+  EXPECT_EQ(best->settings.policy, "dear");
+  EXPECT_EQ(found->settings.policy, "dear");
+  EXPECT_EQ(found->settings.options(found->traced).at("links"), "gloo:a");
+  EXPECT_DOUBLE_EQ(found->step_us, replayed_us(both, found->settings)) << "it promises what replay says";
+  EXPECT_NEAR(found->step_us, best->step_us, 0.02 * best->step_us) << "the job as if it had never had that link";
+}
+
+TEST(Search, LeavesOutALinkOfLongLatencyUnderAPolicyThatLosesByIt) {
+  const auto both = with_link(measured_job(12, "dear"), "gloo:b", 20'000, 150);
+  const auto found = search(both, {.policies = {"dear"}}, all);
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_EQ(found->settings.links, std::vector<std::string>{"gloo:a"});
+  Settings with_it = found->settings;
+  with_it.links = {};
+  EXPECT_GT(replayed_us(both, with_it), 1.1 * found->step_us);
+}
+
+TEST(Search, KeepsALinkThatCarriesItsShare) {
+  const auto both = with_link(measured_job(12, "fifo"), "gloo:b", 400, 150);
+  const auto found = search(both, {.policies = {"fifo", "bytescheduler"}}, all);
+  ASSERT_TRUE(found);
+  EXPECT_THAT(found->settings.links, testing::IsEmpty());
+  Settings fewer = found->settings;
+  fewer.links = {"gloo:a"};
+  EXPECT_GT(replayed_us(both, fewer), 1.1 * found->step_us);
+}
+
+// A running job cannot change its links, and nobody can name those that each node calls otherwise.
+TEST(Search, KeepsLinksThatCannotBeLeftOut) {
+  auto both = with_link(measured_job(12, "fifo"), "ps:h:1+h:2", 3000, 5);
+  const auto fewer = [&](bool running) {
+    bool tried = false;
+    const auto look = [&](const Settings& settings, double) { tried = tried || !settings.links.empty(); };
+    EXPECT_TRUE(search(both, {.policies = {"fifo"}, .keeps_buckets = running, .tried = look}, all));
+    return tried;
+  };
+  EXPECT_TRUE(fewer(false));
+  EXPECT_FALSE(fewer(true));
+  both.links = {};
+  EXPECT_FALSE(fewer(false));
+  both.links = {"gloo:a #", "ps:h:1"};
+  EXPECT_FALSE(fewer(false));
+}
+
+// Two links of three are too slow for a policy that shares each bucket among all of them.
+TEST(Search, LeavesOutOneLinkAfterTheOther) {
+  auto three = with_link(measured_job(12, "fifo"), "ps:h:1", 3000, 5);
+  three = with_link(std::move(three), "ps:h:2", 3000, 5);
+  const auto found = search(three, {.policies = {"dear"}}, all);
+  ASSERT_TRUE(found) << found.error().message();
+  EXPECT_EQ(found->settings.links, std::vector<std::string>{"gloo:a"});
+}
+
+TEST(Search, OfFewerLinksAsMuchMustBePromisedAsOfAnotherPolicy) {
+  Found found{.traced = {"fifo", 0, 1 << 20, 4 << 20}, .settings = {"fifo", 0, 1 << 20, 4 << 20}, .traced_us = 100'000};
+  found.settings.links = {"gloo:a"};
+  found.error = 0.01, found.step_us = 95'000;
+  EXPECT_FALSE(found.worth_it());
+  found.step_us = 93'000;
+  EXPECT_TRUE(found.worth_it());
+}
+
+TEST(Search, NamesLinksAsTheirOptionDoes) {
+  const Settings traced{"fifo", 0, 1 << 20, 4 << 20};
+  Settings fewer = traced;
+  fewer.links = {"nccl:eth0+eth1", "gloo:eth2", "ps:h:1+h:2"};
+  EXPECT_EQ(fewer.options(traced).at("links"), "nccl:eth0,eth1,gloo:eth2,ps:h:1+h:2");
+}
+
 TEST(Search, TellsOnlyTheOptionsThatChange) {
   const Settings traced{"fifo", 0, 1 << 20, 4 << 20};
   Settings other = traced;

@@ -155,6 +155,37 @@ TEST(Replay, TellsWhatAnotherPolicyOrLinkWouldDo) {
   EXPECT_NEAR(doubled->step_us_p50, simulated_us(faster, "fifo"), 0.05 * doubled->step_us_p50);
 }
 
+TEST(Replay, TellsWhatTheJobWouldBeWithoutALink) {
+  const auto truth = busy_profile(0.015);
+  const auto measured = measure(traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  EXPECT_EQ(measured->links, (std::vector<std::string>{"gloo:eth0", "gloo:eth1"}));
+  for (const std::size_t left_out : {0U, 1U}) {
+    auto alone = truth;
+    alone.links.erase(alone.links.begin() + static_cast<std::ptrdiff_t>(left_out));
+    const auto without = replay(*measured, {.link_speed = {{truth.links[left_out].name, 0}}});
+    ASSERT_TRUE(without) << without.error().message();
+    EXPECT_NEAR(without->step_us_p50, simulated_us(alone, "fifo"), 0.05 * without->step_us_p50) << left_out;
+  }
+  // A codec's time on the second link is that of the only one now.
+  const model::CodecCost codec{.name = "some", .wire_share = 0.5, .link_shares = {0.9, 0.1}};
+  auto second = *measured;
+  second.profile.links.erase(second.profile.links.begin());
+  model::CodecCost of_second = codec;
+  of_second.link_shares = {0.1};
+  EXPECT_DOUBLE_EQ(replay(*measured, {.link_speed = {{"gloo:eth0", 0}}, .codec = codec})->step_us_p50,
+                   replay(second, {.codec = of_second})->step_us_p50);
+}
+
+TEST(Replay, LinksThatNodesCallDifferentlyHaveNoNameInCommon) {
+  auto job = traced_simulation(busy_profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  job.nodes[1].trace.header.links[1] = "gloo:enp3s0";
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  EXPECT_THAT(measured->links, testing::IsEmpty());
+  EXPECT_EQ(measured->profile.links.size(), 2U);
+}
+
 // On a busy machine the leader's clock may have answered late: what another node did seems to come behind the sums.
 TEST(Replay, MeasuresTheLinksAlsoIfANodesClockIsOffByMoreThanATransfer) {
   auto job = traced_simulation(busy_profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
@@ -438,6 +469,9 @@ TEST(Replay, WhatCannotBeIsRefusedByName) {
   const auto measured = measure(traced_simulation(busy_profile(), "fifo", {.steps = 20, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
   EXPECT_THAT(replay(*measured, {.link_speed = {{"eth9", 2}}}).error().message(), HasSubstr("eth9"));
+  EXPECT_THAT(replay(*measured, {.link_speed = {{"gloo:eth0", -1}}}).error().message(), HasSubstr("gloo:eth0"));
+  EXPECT_THAT(replay(*measured, {.link_speed = {{"gloo:eth0", 0}, {"gloo:eth1", 0}}}).error().message(),
+              HasSubstr("all links are left out"));
   EXPECT_THAT(replay(*measured, {.policy = "magic"}).error().message(), HasSubstr("magic"));
   EXPECT_FALSE(replay(*measured, {.nodes = 0}));
   EXPECT_FALSE(replay(*measured, {.compute_speed = 0}));
