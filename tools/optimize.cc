@@ -226,6 +226,7 @@ void print_json(const Outcome& outcome, const nlohmann::json& memory, const std:
                            {"partition_bytes", found.settings.partition_bytes},
                            {"credit_bytes", found.settings.credit_bytes},
                            {"compression", found.settings.compression},
+                           {"codec_min_bytes", found.settings.codec_min_bytes},
                            {"links", found.settings.links}}},
                          {"options", outcome.verified ? found.settings.options(found.traced) : outcome.options()},
                          {"step_us", found.step_us},

@@ -12,7 +12,9 @@ namespace {
 constexpr std::size_t kFinalists = 3;  // that are replayed as a whole
 
 // Settings of one kind have the same price beside time: the same gradients are rounded, and the same links are given up.
-bool is_same_kind(const Settings& a, const Settings& b) { return a.compression == b.compression && a.links == b.links; }
+bool is_same_kind(const Settings& a, const Settings& b) {
+  return a.compression == b.compression && a.codec_min_bytes == b.codec_min_bytes && a.links == b.links;
+}
 
 }  // namespace
 
@@ -24,6 +26,13 @@ std::vector<std::string> links_of(const replay::MeasuredJob& measured) {
 
 Result<replay::Prediction> predicted(const replay::MeasuredJob& measured, const Settings& settings,
                                      const SearchLimits& limits, bool briefly) {
+  if (settings.codec_min_bytes > 0) {
+    const auto less_coded = replay::with_codec_floor(measured, settings.codec_min_bytes);
+    if (!less_coded) return tl::unexpected(less_coded.error());
+    Settings others = settings;
+    others.codec_min_bytes = 0;
+    return predicted(*less_coded, others, limits, briefly);
+  }
   const std::string bucketing =
       settings.bucket_bytes > 0 ? "uniform:" + std::to_string(settings.bucket_bytes) : "profile";
   auto changed = replay::with_buckets(replay::cut_by(measured, settings.policy), bucketing);

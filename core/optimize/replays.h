@@ -44,7 +44,7 @@ class Replays {
   void leave(double share) { kept_ = share; }
 
   double us(const Settings& settings);
-  // The best of the best ones of the kind of `first` (its codec and its links), by whole replays.
+  // The best of the best ones of the kind of `first` (its codec, what that encodes, its links), by whole replays.
   Candidate best_as_a_whole(const Candidate& first);
   [[nodiscard]] std::size_t count() const { return count_; }
 

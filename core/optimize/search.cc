@@ -21,6 +21,7 @@ constexpr double kLeastClimb = 0.001;  // a change that wins less is none
 constexpr std::uint64_t kKb = 1024;
 constexpr std::uint64_t kFirstBuckets = 2048 * kKb;  // where the ladder of bucket sizes is entered
 constexpr std::size_t kMostBuckets = 1000;           // of a trace that are a start for other policies
+constexpr std::uint64_t kLeastFloor = 64 * kKb, kMostFloor = 16'384 * kKb;  // of tensors that a codec encodes
 
 using Field = std::uint64_t Settings::*;
 struct Ladder {
@@ -221,12 +222,45 @@ Candidate on_fewer_links(Replays& replays, const std::vector<Candidate>& candida
   return best;
 }
 
+// Floors for the tensors that a codec encodes, each of which leaves more of them exact than the one before. Empty if the trace does not tell
+// what a codec may encode.
+std::vector<std::uint64_t> codec_floors(const replay::MeasuredJob& measured) {
+  const auto config = replay::config_of(measured.options);
+  if (!config || !measured.tensors) return {};
+  std::vector<std::uint64_t> floors;
+  std::uint64_t before = config->bytes("compression_min_bytes");
+  for (std::uint64_t floor = kLeastFloor; floor <= kMostFloor; floor *= 4) {
+    const auto is_left_out = [&](const trace::TraceGroup::Tensor& tensor) {
+      return tensor.elements && tensor.elements->coded_bytes > 0 && tensor.bytes >= before && tensor.bytes < floor;
+    };
+    if (!std::ranges::any_of(measured.tensors->group.tensors, is_left_out)) continue;
+    floors.push_back(floor);
+    before = floor;
+  }
+  return floors;
+}
+
+// With a codec that leaves as many small tensors exact as make no step longer.
+Candidate with_fewer_encoded(Replays& replays, const Candidate& encoded, const replay::MeasuredJob& measured) {
+  Candidate best = encoded;
+  for (const std::uint64_t bytes : codec_floors(measured)) {
+    Candidate fewer = encoded;
+    fewer.settings.codec_min_bytes = bytes;
+    fewer.us = replays.us(fewer.settings);
+    if (fewer.us > 0 && fewer.us < encoded.us * (1 + kLeastClimb) && fewer.us < best.us * (1 + kLeastClimb))
+      best = std::move(fewer);
+  }
+  return best;
+}
+
 // The best with this codec, or `best`.
 Candidate with_codec(Replays& replays, const std::vector<Candidate>& candidates, const replay::MeasuredJob& measured,
                      const SearchLimits& limits, const Candidate& best, const model::CodecCost& codec) {
   const auto encode = [&](Settings& settings) { settings.compression = codec.name; };
   const auto encoded = changed(replays, candidates, encode);
-  return best_of(replays, encoded, measured, limits, best, kLeastGain);
+  Candidate found = best_of(replays, encoded, measured, limits, best, kLeastGain);
+  const bool rounds = codec.wire_share < 1 && found.settings.compression == codec.name;
+  return rounds ? with_fewer_encoded(replays, found, measured) : found;
 }
 
 // The time that the searches share: each has an equal part of it.
@@ -290,6 +324,7 @@ std::map<std::string, std::string> Settings::options(const Settings& traced) con
   if (partition_bytes != traced.partition_bytes) options["partition_bytes"] = std::to_string(partition_bytes);
   if (credit_bytes != traced.credit_bytes) options["credit_bytes"] = std::to_string(credit_bytes);
   if (compression != traced.compression) options["compression"] = compression;
+  if (codec_min_bytes != traced.codec_min_bytes) options["compression_min_bytes"] = std::to_string(codec_min_bytes);
   if (links != traced.links) options["links"] = model::links_option(links);
   return options;
 }

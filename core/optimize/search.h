@@ -6,7 +6,8 @@
 // Each policy is first replayed with the traced sizes and with a coarse grid of others. From the best of all these the search climbs:
 // it changes one size or two at a time, up and down a ladder of powers of two, as long as steps get shorter. Then it climbs again from
 // the same places with fewer links, and with each codec that may be chosen. A job on fewer links has fewer to fall back on, and
-// codecs round gradients. So each must win kLeastGain beside the best settings without it, also by whole replays.
+// codecs round gradients. So each must win kLeastGain beside the best settings without it, also by whole replays. Of a codec that does, it
+// leaves as many small tensors exact as make no step longer.
 // Passes of a user may propose settings, once what this finds is known, and it climbs from these, too.
 // If the traced policy delays updates, settings count only if it makes as many updates with them. All this is done by replays of few
 // steps (dPRO's partial replay), but plans come into force later and need whole ones. At the end whole replays decide among the best.
@@ -32,6 +33,7 @@ struct Settings {
   std::uint64_t partition_bytes = 0;
   std::uint64_t credit_bytes = 0;
   std::string compression = {};         // the name of one of SearchLimits::codecs; empty: as traced
+  std::uint64_t codec_min_bytes = 0;    // tensors of fewer bytes are not encoded; 0: as traced
   std::vector<std::string> links = {};  // that the job uses; empty: all that it used
   auto operator<=>(const Settings&) const = default;
 

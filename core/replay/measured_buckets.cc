@@ -157,6 +157,36 @@ TensorTimes tensor_times(const trace::NodeTrace& leader, const TraceGroup& group
   return times;
 }
 
+std::optional<TraceGroup> with_codec_floor(const TraceGroup& group, std::uint64_t min_bytes) {
+  const auto tells = [](const TraceGroup::Tensor& tensor) { return tensor.elements.has_value(); };
+  if (!std::ranges::all_of(group.tensors, tells)) return std::nullopt;
+  TraceGroup changed = group;
+  for (auto& tensor : changed.tensors)
+    if (tensor.bytes < min_bytes) tensor.elements->coded_bytes = 0;
+  return changed;
+}
+
+void count_coded_bytes(const TraceGroup& group, std::vector<model::ProfileBucket>& buckets) {
+  const auto offsets = arena_offsets(group);
+  if (offsets.size() != group.tensors.size()) return;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> coded;  // ranges of the arena
+  for (std::size_t tensor = 0; tensor < offsets.size(); ++tensor)
+    if (group.tensors[tensor].elements->coded_bytes > 0)
+      coded.emplace_back(offsets[tensor], offsets[tensor] + group.tensors[tensor].bytes);
+  std::ranges::sort(coded);
+  std::uint64_t begin = 0;
+  auto range = coded.begin();
+  for (auto bucket = buckets.rbegin(); bucket != buckets.rend(); ++bucket) {
+    const std::uint64_t end = begin + bucket->bytes;
+    bucket->coded_bytes = 0;
+    for (; range != coded.end() && range->first < end; ++range) {
+      *bucket->coded_bytes += std::min(end, range->second) - std::max(begin, range->first);
+      if (range->second > end) break;  // it goes on in the next bucket
+    }
+    begin = end;
+  }
+}
+
 std::vector<model::ProfileBucket> buckets_cut_by(const TensorTimes& times, std::string_view bucketing,
                                                  std::uint64_t partition_bytes) {
   if (times.group.tensors.empty() || !tells_all(times.group) || times.steps.size() < kLeastSteps ||

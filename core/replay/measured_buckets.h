@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,11 @@ struct TensorTimes {
 // `buckets`: those that buckets_of() gave.
 TensorTimes tensor_times(const trace::NodeTrace& leader, const trace::TraceGroup& group,
                          const std::vector<model::ProfileBucket>& buckets, double rest_us);
+
+// The same gradients, if codecs leave tensors of fewer bytes as they are. Empty if the trace does not tell what codecs may encode.
+std::optional<trace::TraceGroup> with_codec_floor(const trace::TraceGroup& group, std::uint64_t min_bytes);
+// Counts in buckets of these gradients, however they are cut, what codecs may encode.
+void count_coded_bytes(const trace::TraceGroup& group, std::vector<model::ProfileBucket>& buckets);
 
 // `bucketing`: of core/partition/bucketing.h. Empty if it is none, or gives more buckets than a profile may have, or if there are too few
 // steps.

@@ -355,6 +355,17 @@ Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view b
   return changed;
 }
 
+Result<MeasuredJob> with_codec_floor(const MeasuredJob& measured, std::uint64_t min_bytes) {
+  auto group = measured.tensors ? with_codec_floor(measured.tensors->group, min_bytes) : std::nullopt;
+  if (!group) return fail(ErrorKind::kInvalid, "the trace does not tell which tensors codecs may encode");
+  MeasuredJob changed = measured;
+  for (auto* buckets : {&changed.profile.buckets, &changed.other_buckets}) count_coded_bytes(*group, *buckets);
+  auto tensors = std::make_shared<TensorTimes>(*measured.tensors);
+  tensors->group = *std::move(group);
+  changed.tensors = std::move(tensors);
+  return changed;
+}
+
 MeasuredJob cut_by(const MeasuredJob& measured, std::string_view policy) {
   MeasuredJob changed = measured;
   changed.other_buckets.clear();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <set>
 
 #include "tests/replay/traced_simulation.h"
 
@@ -255,6 +256,53 @@ TEST(Search, AJobThatTakesNoSettingsWhileItRunsIsNamed) {
   EXPECT_EQ(running.error().kind, ErrorKind::kInvalid);
   EXPECT_THAT(running.error().message(), testing::HasSubstr("policy is knapsack"));
   EXPECT_TRUE(search(measured, {.policies = exact_policies()}, [] { return 0.0; }));
+}
+
+// Eight tensors of 100 KB, whose gradients come first and hide behind backward, and four of 1.8 MB. `tells`: the trace has what codecs may
+// encode.
+replay::MeasuredJob small_and_large_tensors(bool tells) {
+  model::Profile profile;
+  for (std::size_t i = 0; i < 12; ++i)
+    profile.buckets.push_back(
+        {"b" + std::to_string(11 - i), i < 4 ? 1'800'192U : 100'352U, 20'000.0 / 12, 40'000.0 / 12, {}});
+  profile.links.push_back({.name = "gloo:a", .latency_us = 400, .relative_time = {}, .bytes_per_us = 150});
+  auto job = replay::traced_simulation(profile, "fifo", {.steps = 20, .nodes = {{}, {}}});
+  for (auto& node : job.nodes) {
+    auto& group = node.trace.groups.front();
+    for (auto& tensor : group.tensors)
+      if (tells) tensor.elements = {model::DType::kFloat32, tensor.bytes};
+    for (auto& bucket : group.buckets)
+      if (tells) bucket.elements = {model::DType::kFloat32, bucket.bytes};
+  }
+  auto measured = replay::measure(job);
+  EXPECT_TRUE(measured) << measured.error().message();
+  return *std::move(measured);
+}
+
+TEST(Search, LeavesSmallTensorsExactIfThatMakesNoStepLonger) {
+  const auto measured = small_and_large_tensors(true);
+  const auto found = search(measured, {.policies = {"fifo"}, .keeps_buckets = true, .codecs = {kHalf}}, all);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->settings.compression, "half");
+  EXPECT_EQ(found->settings.options(found->traced).at("compression_min_bytes"), "262144");
+  Settings all_encoded = found->settings, none = found->settings;
+  all_encoded.codec_min_bytes = 0, none.codec_min_bytes = 4 << 20;
+  EXPECT_NEAR(found->step_us, replayed_us(measured, all_encoded, {kHalf}), 0.002 * found->step_us);
+  EXPECT_NEAR(replayed_us(measured, none, {kHalf}), replayed_us(measured, found->traced), 1);
+  EXPECT_LT(found->step_us, 0.98 * found->traced_us);
+}
+
+TEST(Search, TriesNoFloorBelowThatOfTheJobOrOneThatIsNotKnown) {
+  const auto floors = [](replay::MeasuredJob measured, const char* own) {
+    measured.options["compression_min_bytes"] = own;
+    std::set<std::uint64_t> tried;
+    const auto look = [&](const Settings& settings, double) { tried.insert(settings.codec_min_bytes); };
+    EXPECT_TRUE(search(measured, {.policies = {"fifo"}, .keeps_buckets = true, .codecs = {kHalf}, .tried = look}, all));
+    return tried;
+  };
+  EXPECT_EQ(floors(small_and_large_tensors(true), "16384"), (std::set<std::uint64_t>{0, 256 << 10, 4 << 20}));
+  EXPECT_EQ(floors(small_and_large_tensors(true), "1048576"), (std::set<std::uint64_t>{0, 4 << 20}));
+  EXPECT_EQ(floors(small_and_large_tensors(false), "16384"), std::set<std::uint64_t>{0});
 }
 
 // The job with another link beside its own.

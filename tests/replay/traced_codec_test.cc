@@ -177,6 +177,32 @@ TEST(TracedCodec, OtherBucketsHaveTheSameTensors) {
   for (const auto& bucket : untold.buckets) EXPECT_FALSE(bucket.elements);
 }
 
+// However the gradients are cut, buckets have as many bytes to encode as the daemon would count in them.
+TEST(TracedCodec, CanLeaveSmallTensorsExact) {
+  trace::TraceGroup group;
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    const auto dtype = i % 3 == 0 ? model::DType::kBFloat16 : model::DType::kFloat32;
+    const std::uint64_t bytes = 50'000 + 4000 * i;
+    group.tensors.push_back(
+        {"t" + std::to_string(i), bytes, 11 - i, trace::TraceGroup::Elements{dtype, i % 4 == 0 ? 0 : bytes}});
+  }
+  for (const std::uint64_t floor : {0, 54'000, 54'001, 70'000, 1'000'000}) {
+    const auto fewer = with_codec_floor(group, floor);
+    ASSERT_TRUE(fewer);
+    for (const char* bucketing : {"uniform:70000", "uniform:16384", "tensor", "ddp"}) {
+      const auto cut = *recut(*fewer, bucketing, 1 << 20);
+      std::vector<model::ProfileBucket> buckets;  // in forward order
+      for (const auto& bucket : cut.buckets) buckets.insert(buckets.begin(), {"b", bucket.bytes, 1, 1, {}});
+      count_coded_bytes(*fewer, buckets);
+      for (std::size_t b = 0; b < cut.buckets.size(); ++b)
+        EXPECT_EQ(buckets[buckets.size() - 1 - b].coded_bytes, cut.buckets[b].elements->coded_bytes)
+            << bucketing << " " << b << " from " << floor << " bytes on";
+    }
+  }
+  group.tensors.back().elements.reset();
+  EXPECT_FALSE(with_codec_floor(group, 70'000)) << "an older version wrote the trace";
+}
+
 // The trace has bytes on the wire and times of whole launches; the codec's own are those of what it encodes.
 TEST(TracedCodec, OfTheTraceHasTheCostOfWhatItEncodes) {
   auto job = with_elements(half_of_biases(2), model::DType::kBFloat16);
