@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/replay/causes.h"
+#include "core/replay/other_programs.h"
 #include "core/replay/quantiles.h"
 #include "core/replay/replay.h"
 #include "core/replay/worker_steps.h"
@@ -28,6 +29,7 @@ struct NodeStep {
   double compute_us = 0;
   double update_us = 0;     // of that, behind the last gradient: it does not depend on the batch
   bool has_update = false;  // plans may have merged the step with a later one
+  TimeUs ended_us = 0;
 };
 using NodeSteps = std::map<std::uint64_t, NodeStep>;  // by step
 
@@ -39,7 +41,7 @@ NodeSteps steps_of_node(const AlignedNode& node) {
   for (const std::uint32_t worker : recorded_workers(node.trace))
     for (const auto& step : steps_of(node.trace, *group, worker))
       if (NodeStep& slowest = steps[step.number]; step.compute_us() > slowest.compute_us)
-        slowest = {step.compute_us(), std::max(0.0, step.rest_us), step.complete()};
+        slowest = {step.compute_us(), std::max(0.0, step.rest_us), step.complete(), step.ended_us};
   return steps;
 }
 
@@ -155,6 +157,14 @@ bool has_larger_batch(const std::vector<NodeSteps>& nodes, std::size_t node, dou
   return updates_us[node] / usual_us - 1 < kSameSpeed * (slower - 1);
 }
 
+// Other programs on its cores make a node slow or unsteady, and not its processors.
+void blame_other_programs(const JobTrace& job, std::size_t node, TimeUs from_us, Cause& cause) {
+  const auto taken = taken_beyond(uses_of_cores(job, from_us), node);
+  if (!taken) return;
+  cause.cause = "noisy-neighbour";
+  cause.what += ", and other programs take " + percent(*taken) + " of its cores";
+}
+
 std::optional<Cause> slow_node(const Evidence& evidence, const std::vector<NodeSteps>& nodes, std::size_t node) {
   const auto ratios = ratios_of(nodes, node);
   if (ratios.size() < kLeastSteps) return std::nullopt;
@@ -176,6 +186,9 @@ std::optional<Cause> slow_node(const Evidence& evidence, const std::vector<NodeS
     double sum = 0;
     for (const auto& each : slow.nodes) sum += each.slowdown;
     for (auto& each : mended.nodes) each.slowdown = sum / static_cast<double>(mended.nodes.size());
+  } else {
+    const TimeUs from_us = change ? nodes[node].at(ratios[*change].step).ended_us : 0;
+    blame_other_programs(evidence.job, node, from_us, cause);
   }
   return with_gain(std::move(cause), replayed_us(slow), replayed_us(mended));
 }
@@ -257,11 +270,11 @@ std::vector<Cause> unsteady_workers(const Evidence& evidence) {
     auto mended = factors;
     mended[noisiest].assign(mended[noisiest].size(), 1.0);
     const std::string name = "node" + std::to_string(evidence.job.nodes[noisiest].trace.header.node);
-    return cause_of(
-        {.cause = "noisy-neighbour",
-         .where = name,
-         .what = "the steps of " + name + " vary by " + percent(noise[noisiest]) + ", those of the others less"},
-        mended);
+    Cause cause{.cause = "noisy-neighbour",
+                .where = name,
+                .what = "the steps of " + name + " vary by " + percent(noise[noisiest]) + ", those of the others less"};
+    blame_other_programs(evidence.job, noisiest, 0, cause);
+    return cause_of(std::move(cause), mended);
   }
   return cause_of({.cause = "uneven-batch",
                    .where = "",

@@ -10,6 +10,7 @@
 #include "core/model/link_names.h"
 #include "core/replay/daemon_cpu.h"
 #include "core/replay/links_traffic.h"
+#include "core/replay/other_programs.h"
 #include "core/replay/replay.h"
 
 namespace deft::replay {
@@ -115,11 +116,14 @@ Result<Explanation> explain(const JobTrace& job, const MeasuredJob& measured) {
     explanation.causes.front().error_us = explanation.error_us();
   }
   explanation.notes = uncompared_nodes(job);
-  if (const auto busy = busy_thread(job)) {
-    const std::string note = sentence_of(*busy, job);
-    const auto says = [&](const Cause& cause) { return cause.what.find(note) != std::string::npos; };
-    if (std::ranges::none_of(explanation.causes, says)) explanation.notes.push_back(note);
-  }
+  const auto is_told = [&](const std::string& words) {
+    return std::ranges::any_of(explanation.causes,
+                               [&](const Cause& cause) { return cause.what.find(words) != std::string::npos; });
+  };
+  if (const auto busy = busy_thread(job); busy && !is_told(sentence_of(*busy, job)))
+    explanation.notes.push_back(sentence_of(*busy, job));
+  if (const std::string note = note_of_other_programs(job); !note.empty() && !is_told("other programs"))
+    explanation.notes.push_back(note);
   return explanation;
 }
 

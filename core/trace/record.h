@@ -38,8 +38,9 @@ enum class TraceKind : std::uint16_t {
   kPolicy = 11,
   kCpu = 12,
   kSegment = 13,  // segment_trace.h
+  kCores = 14,    // cores_trace.h
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kSegment;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kCores;
 // Files have some records of such kinds from before their beginning, so that short ones tell of clocks and policies, too.
 constexpr bool may_be_older(TraceKind kind) { return kind == TraceKind::kClock || kind == TraceKind::kPolicy; }
 

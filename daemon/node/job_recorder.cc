@@ -57,6 +57,13 @@ void record_cpu(trace::Recorder& recorder, const CpuTimes& times, std::size_t li
                                   .number = thread.number}});
 }
 
+// 0: a worker that is not here.
+std::vector<pid_t> processes_of(const Membership& members) {
+  std::vector<pid_t> processes;
+  for (const auto& worker : members.workers()) processes.push_back(worker.port == nullptr ? 0 : worker.pid);
+  return processes;
+}
+
 void record_segments(trace::Recorder& recorder, const link::SegmentLog& segments, std::uint64_t number,
                      std::size_t link) {
   for (const link::SegmentMove& move : segments.moves())
@@ -342,7 +349,9 @@ void JobRecorder::transferred(std::size_t link, const TransferDone& done, TimeUs
                                         .pushing_us = static_cast<std::uint32_t>(peer.pushing_us)}});
   if (done.segments && is_writing()) record_segments(*recorder_, *done.segments, done.token, link);
   record_cpu(*recorder_, done.cpu, link);
-  record_cpu(*recorder_, cpu_.measure(now_us), 0);
+  record_cpu(*recorder_, meters_.threads.measure(now_us), 0);
+  if (const auto cores = meters_.cores.measure(now_us, processes_of(members_)))
+    recorder_->add({cores->since_us, cores->until_us, cores->trace});
 }
 
 void JobRecorder::clock_answered(TimeUs asked_us, TimeUs leader_us, TimeUs now_us) {

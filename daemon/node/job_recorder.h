@@ -30,6 +30,7 @@
 #include "daemon/channel/cpu_meter.h"
 #include "daemon/channel/transfer.h"
 #include "daemon/leader/scheduler_port.h"
+#include "daemon/node/cores_meter.h"
 #include "daemon/node/gradients.h"
 #include "daemon/node/membership.h"
 #include "daemon/node/ring_dump.h"
@@ -126,8 +127,12 @@ class JobRecorder {
     TimeUs stall_us = 0;  // when the newest one of a stall began
   };
   Dumps dumps_;
-  CpuMeter cpu_{{{model::DaemonThread::kReactor, 0, CLOCK_THREAD_CPUTIME_ID},
-                 {model::DaemonThread::kAll, 0, CLOCK_PROCESS_CPUTIME_ID}}};
+  struct Meters {
+    CpuMeter threads{{{model::DaemonThread::kReactor, 0, CLOCK_THREAD_CPUTIME_ID},
+                      {model::DaemonThread::kAll, 0, CLOCK_PROCESS_CPUTIME_ID}}};
+    CoresMeter cores = {};
+  };
+  Meters meters_;
 };
 
 }  // namespace deft::daemon

@@ -1,13 +1,14 @@
 """`deft explain` on real trainings with a fault that nobody tells it: the first line names the cause."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cluster import json_of
+from cluster import BUILD, PROLOGUE, clean_environment, json_of
 from slow_jobs import FAULTS
 from test_lost_links import emulated  # noqa: F401  (skips where there are no emulated nodes)
 from test_trace import deft
@@ -101,6 +102,57 @@ def test_links_and_options_of_a_job_without_a_fault_are_not_blamed(traces):
     text, first = explain(traces / "nothing")
     # What else runs on the machine may really disturb a node, but no NIC and no option of Deft.
     assert first["cause"] not in ("slow-link", "server", "small-parts", "large-credit"), text
+
+
+# Each worker has a core of its own, and each step takes so much processor time.
+PINNED = """
+os.sched_setaffinity(0, {json.loads(os.environ["CORES"])[rank]})
+def compute(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+COUNT = 6
+group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (20_000,), COUNT - 1 - i) for i in range(COUNT)])
+for step in range(24):
+    session.stage(deft.FORWARD, step)
+    compute(0.02)
+    session.stage(deft.BACKWARD, step)
+    for tensor in range(COUNT):
+        compute(0.008)
+        group.ready(tensor, 1, step)
+    for tensor in range(COUNT):
+        group.wait(tensor, 1, step)
+    compute(0.005)
+session.close()
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two nodes need a core each")
+def test_other_programs_on_the_cores_of_a_node_are_named(tmp_path):
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    (tmp_path / "train.py").write_text("import json, os, time\n" + PROLOGUE + PINNED)
+    own = {"DEFT_POLICY": "fifo", "PYTHONPATH": str(BUILD / "python"), "DEFT_TRACE": str(tmp_path / "traces")}
+    command = [BUILD / "bin/deftrun", "-np", "2", "--nodes", "2", sys.executable, tmp_path / "train.py"]
+    others = [subprocess.Popen(["taskset", "-c", str(cores[1]), "sh", "-c", "while :; do :; done"]) for _ in range(4)]
+    try:
+        environment = clean_environment() | own | {"CORES": json.dumps(cores)}
+        traced = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert traced.returncode == 0, traced.stderr
+    text, first = explain(tmp_path / "traces")
+    slow = re.match(
+        r"node1 computes \d+ % longer than the others.*, and other programs take (\d+) % of its cores", text
+    )
+    # On a busy machine the other node's core may be as busy, and then neither is the slow one.
+    both = re.search(
+        r"^other programs take (\d+) % of the cores of node\d, and more than 10 % of those of 1 more", text, re.M
+    )
+    assert slow or both, text
+    assert 50 <= int((slow or both)[1]) <= 99, text
+    assert both or (first["cause"], first["where"]) == ("noisy-neighbour", "node1"), text
 
 
 def test_explain_says_what_it_cannot_read(tmp_path):

@@ -11,6 +11,7 @@
 #include "core/replay/daemon_cpu.h"
 #include "core/replay/explain.h"
 #include "core/replay/memory_peak.h"
+#include "core/trace/cores_trace.h"
 #include "core/trace/segment_trace.h"
 #include "tests/fuzz_trace/trace_input.h"
 #include "tests/replay/traced_simulation.h"
@@ -57,6 +58,10 @@ trace::NodeTrace seed_trace(const std::string& policy, std::optional<trace::Trac
   trace.records.emplace_back(at_us, at_us, trace::SettingsTrace{1});
   for (std::uint16_t thread = 1; thread <= static_cast<std::uint16_t>(model::kLastDaemonThread); ++thread)
     trace.records.emplace_back(at_us, at_us + 150'000, trace::CpuTrace{.cpu_us = 9000U * thread, .thread = thread});
+  trace.records.emplace_back(
+      at_us, at_us + 500'000,
+      trace::CoresTrace{
+          .busy_us = 900'000, .own_us = 300'000, .waited_us = 90'000, .which = 3, .cores = 2, .workers = 1});
   for (std::uint8_t part = 1; part <= 3; ++part)
     for (const std::uint8_t is_sent : {std::uint8_t{0}, std::uint8_t{1}})
       trace.records.emplace_back(
