@@ -226,7 +226,7 @@ def status(*options):
     return subprocess.run([BUILD / "bin/deft", "status", *options], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize(("policy", "parts"), [("p3", 7), ("bytescheduler", 1)])  # p3: slices of 160,000 bytes
+@pytest.mark.parametrize(("policy", "parts"), [("p3", 7), ("fifo", 1)])  # p3: slices of 160,000 bytes
 def test_p3_cuts_a_gradient_into_slices(start, policy, parts):
     found = start(2, policy=policy, partition_bytes="1MB", overlap_forward="off").run(parts_of_a_step)
     assert found == [parts, parts]
