@@ -12,20 +12,11 @@ namespace deft::tools {
 namespace {
 
 constexpr std::chrono::milliseconds kAskAgain{10};
-constexpr TimeUs kAnswerUs = 2'000'000;  // rank 0 answers at once while it lives, whatever is asked
-constexpr std::int64_t kMaxMessageBytes = 16 << 20;
+constexpr TimeUs kAnswerUs = 2'000'000;         // rank 0 answers at once while it lives, whatever is asked
 constexpr std::size_t kMostBytes = 256U << 20;  // of all values; the ranks of a probe set some kilobytes each
+constexpr int kAnswersAtOnce = 256;             // between looks at what else has happened
 constexpr char kStopEndpoint[] = "inproc://stop";
 constexpr std::string_view kPresent = "present";
-
-// The frames of one message; none if none has come.
-std::vector<zmq::message_t> receive_all(zmq::socket_t& socket, zmq::recv_flags flags) {
-  std::vector<zmq::message_t> frames(1);
-  if (!socket.recv(frames[0], flags)) return {};
-  while (frames.back().more())
-    if (!socket.recv(frames.emplace_back(), zmq::recv_flags::none)) break;
-  return frames;
-}
 
 // ZeroMQ listens on addresses and not on names. A node's own name may stand for a loopback address there, as in Debian's /etc/hosts,
 // which no other node reaches. So for a name it listens on all addresses.
@@ -64,9 +55,8 @@ Result<void> ProbeStore::listen() {
   const auto endpoint = endpoint_of(address_);
   if (!endpoint) return tl::unexpected(endpoint.error());
   try {
-    server_ = zmq::socket_t(context_, zmq::socket_type::router);
-    server_.set(zmq::sockopt::linger, 0);
-    server_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
+    server_.open(context_, zmq::socket_type::router, "inproc://server");
+    server_->set(zmq::sockopt::linger, 0);
     server_.bind(*endpoint);
     stop_ear_ = zmq::socket_t(context_, zmq::socket_type::pair);
     stop_ear_.bind(kStopEndpoint);
@@ -82,27 +72,27 @@ Result<void> ProbeStore::listen() {
 
 void ProbeStore::serve() {
   while (true) {
-    std::array<zmq::pollitem_t, 2> items{
-        {{server_.handle(), 0, ZMQ_POLLIN, 0}, {stop_ear_.handle(), 0, ZMQ_POLLIN, 0}}};
-    zmq_poll(items.data(), static_cast<int>(items.size()), -1);
+    std::array<zmq::pollitem_t, 2> items{{server_.messages(), {stop_ear_.handle(), 0, ZMQ_POLLIN, 0}}};
+    zmq_poll(items.data(), static_cast<int>(items.size()), ProbeSocket::kLookUs / 1000);
     if ((items[1].revents & ZMQ_POLLIN) != 0) return;
-    while (answer_one()) continue;
+    for (int i = 0; i < kAnswersAtOnce && answer_one(); ++i) continue;
+    server_.end_endless_messages();
   }
 }
 
 // A question is: who asks, its number, a word, a key, a value. The answer: the number, whether there is a value, the value.
 bool ProbeStore::answer_one() {
-  auto frames = receive_all(server_, zmq::recv_flags::dontwait);
+  auto frames = server_.receive(zmq::recv_flags::dontwait);
   if (frames.empty()) return false;
   if (frames.size() != 5) return true;
   const std::string key = frames[3].to_string();
   if (frames[2].to_string() == "set") keep(key, frames[4].to_string());
   const auto found = values_.find(key);
   const bool here = found != values_.end();
-  server_.send(frames[0], zmq::send_flags::sndmore);
-  server_.send(frames[1], zmq::send_flags::sndmore);
-  server_.send(here ? zmq::buffer(kPresent) : zmq::const_buffer(), zmq::send_flags::sndmore);
-  server_.send(here ? zmq::buffer(found->second) : zmq::const_buffer(), zmq::send_flags::none);
+  server_->send(frames[0], zmq::send_flags::sndmore);
+  server_->send(frames[1], zmq::send_flags::sndmore);
+  server_->send(here ? zmq::buffer(kPresent) : zmq::const_buffer(), zmq::send_flags::sndmore);
+  server_->send(here ? zmq::buffer(found->second) : zmq::const_buffer(), zmq::send_flags::none);
   return true;
 }
 
@@ -119,10 +109,10 @@ void ProbeStore::keep(const std::string& key, std::string value) {
 }
 
 void ProbeStore::connect() {
-  client_ = zmq::socket_t(context_, zmq::socket_type::dealer);
-  client_.set(zmq::sockopt::linger, 500);
-  client_.set(zmq::sockopt::reconnect_ivl, 50);
-  client_.connect("tcp://" + address_);
+  client_.open(context_, zmq::socket_type::dealer, "inproc://client");
+  client_->set(zmq::sockopt::linger, 500);
+  client_->set(zmq::sockopt::reconnect_ivl, 50);
+  client_.connect(address_);
 }
 
 // One question and its answer: the value's frame, empty and without data if there is none.
@@ -130,15 +120,17 @@ Result<zmq::message_t> ProbeStore::ask(const std::string& word, const std::strin
                                        std::span<const std::byte> value, TimeUs deadline_us) {
   deadline_us = std::max(deadline_us, MonotonicClock::now() + kAnswerUs);
   const std::string number = std::to_string(++questions_);
-  client_.send(zmq::buffer(number), zmq::send_flags::sndmore);
-  client_.send(zmq::buffer(word), zmq::send_flags::sndmore);
-  client_.send(zmq::buffer(key), zmq::send_flags::sndmore);
-  client_.send(zmq::const_buffer(value.data(), value.size()), zmq::send_flags::none);
+  client_->send(zmq::buffer(number), zmq::send_flags::sndmore);
+  client_->send(zmq::buffer(word), zmq::send_flags::sndmore);
+  client_->send(zmq::buffer(key), zmq::send_flags::sndmore);
+  client_->send(zmq::const_buffer(value.data(), value.size()), zmq::send_flags::none);
   while (true) {
     const TimeUs left = deadline_us - MonotonicClock::now();
-    client_.set(zmq::sockopt::rcvtimeo, static_cast<int>(std::clamp<TimeUs>(left / 1000, 1, 3'600'000)));
-    auto frames = receive_all(client_, zmq::recv_flags::none);
+    client_->set(zmq::sockopt::rcvtimeo, static_cast<int>(std::clamp<TimeUs>(left, 1000, ProbeSocket::kLookUs) / 1000));
+    auto frames = client_.receive(zmq::recv_flags::none);
+    client_.end_endless_messages();
     if (frames.empty()) {
+      if (left > 0) continue;
       return fail(ErrorKind::kTimeout, "rank 0 does not answer at " + address_,
                   "start it too; DEFT_LEADER must be the same on all nodes, and this port must be open (--port N)");
     }

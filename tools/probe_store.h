@@ -14,6 +14,7 @@
 #include <zmq.hpp>
 
 #include "core/link/link.h"
+#include "tools/probe_socket.h"
 
 namespace deft::tools {
 
@@ -44,10 +45,10 @@ class ProbeStore final : public link::Store {
   const TimeUs patience_us_;
   zmq::context_t context_;
   std::mutex mutex_;  // guards the client's side
-  zmq::socket_t client_;
+  ProbeSocket client_;
   std::uint64_t questions_ = 0;
   // On rank 0: used by the thread alone.
-  zmq::socket_t server_;
+  ProbeSocket server_;
   zmq::socket_t stop_;  // the destructor sends on it, and the thread ends
   zmq::socket_t stop_ear_;
   std::map<std::string, std::string> values_;

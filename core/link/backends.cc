@@ -24,6 +24,7 @@ constexpr std::array kBackends = {
             .summary = "parameter servers: deftd server",
             .adds_encoded = true,
             .encryption = Encryption::kDaemonKey,
+            .receives_unasked = true,
             .descriptors = {.of_link = 8, .for_each_peer = 3, .for_each_encrypted = 3}},
 #ifdef DEFT_MPI_MISSING
     Backend{.name = "mpi",
@@ -70,6 +71,11 @@ std::string names(bool built_only) {
 }  // namespace
 
 std::span<const Backend> backends() { return kBackends; }
+
+bool receives_unasked(std::string_view link) {
+  const Backend* const backend = find_backend(model::backend_of(link));
+  return backend != nullptr && backend->receives_unasked;
+}
 
 const Backend* find_backend(std::string_view name) {
   const auto found = std::ranges::find(kBackends, name, &Backend::name);

@@ -43,6 +43,7 @@ struct Backend {
   bool adds_encoded = false;         // WorkRequest::encoded: in the owner's stage, or on servers; and kReduceByAll
   bool takes_device_memory = false;  // reduces a GPU's memory in place
   Encryption encryption = Encryption::kNone;
+  bool receives_unasked = false;     // peers may send while nothing is in flight (Link::poll)
   DescriptorNeeds descriptors = {};  // links in workers take none
 
   // In the training process instead of the daemon; the members of its links are ranks, not nodes.
@@ -50,6 +51,9 @@ struct Backend {
 };
 
 std::span<const Backend> backends();
+
+// Backend::receives_unasked of a link of this name.
+bool receives_unasked(std::string_view link);
 
 // The former name of tcp: an error that names tcp.
 inline constexpr std::string_view kFormerTcp = "workertcp";

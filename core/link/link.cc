@@ -67,7 +67,7 @@ Result<std::optional<Completion>> Link::poll() {
     completed_.pop_front();
     return done;
   }
-  if (idle()) return std::nullopt;
+  if (idle() && (nodes_ == 1 || !receives_unasked(name_))) return std::nullopt;
   const auto ended = await();
   if (!ended) return fail_with(ended.error());
   if (!*ended) return std::nullopt;

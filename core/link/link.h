@@ -53,8 +53,9 @@ class Link {
   Result<void> submit(WorkRequest request);
 
   // Waits for the next completion. Requests of one priority complete in the order of their submission, except that a link may
-  // send small ones apart from the others. Empty if nothing is in flight, or if interrupt() was called and nothing has
-  // completed.
+  // send small ones apart from the others. Empty at once if nothing is in flight, or if interrupt() was called and nothing has
+  // completed. Links of which Backend::receives_unasked is true are to be polled every kUnaskedUs, also while nothing is in flight.
+  static constexpr TimeUs kUnaskedUs = 100'000;
   Result<std::optional<Completion>> poll();
 
   // Ends a poll() that waits, or else the next one that would wait. Links that cannot be interrupted wait for a completion.
@@ -86,7 +87,8 @@ class Link {
   // The backend's part. submit(), poll() and the destructor are of one thread, and so are these three:
   // Begins a request, for which there is room; does not wait for peers. An error fails the link.
   virtual Result<void> start(const WorkRequest& request) = 0;
-  // Waits for a request that has ended, and gives its id; empty after an interrupt. An error fails the link.
+  // Waits for a request that has ended, and gives its id; empty after an interrupt. An error fails the link. With nothing in flight, if
+  // Backend::receives_unasked: takes what has come, and does not wait.
   virtual Result<std::optional<std::uint64_t>> await() = 0;
   // The link has failed. When it returns, no data is touched any more. More than once is harmless.
   virtual void settle() = 0;

@@ -4,12 +4,15 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
 #include <mutex>
 #include <string>
 #include <utility>
+
+#include "core/link/backends.h"
 
 namespace deft::daemon {
 
@@ -139,11 +142,22 @@ void DaemonDriver::run() {
   shared_->finished = true;
 }
 
+// Ends also after an abort. Meanwhile takes what peers send unasked.
+void DaemonDriver::await_transfer(std::unique_lock<std::mutex>& lock) {
+  const auto has_come = [&] { return shared_->aborted || !shared_->queue.empty(); };
+  if (link_ == nullptr || !link::receives_unasked(name_)) return shared_->condition.wait(lock, has_come);
+  while (!shared_->condition.wait_for(lock, std::chrono::microseconds(link::Link::kUnaskedUs), has_come)) {
+    lock.unlock();
+    static_cast<void>(link_->poll());  // an error is the next transfer's
+    lock.lock();
+  }
+}
+
 // The next transfer, if there is one. Waits for it while nothing is in flight, and gives none then after an abort.
 std::optional<Transfer> DaemonDriver::next() {
   std::unique_lock lock(shared_->mutex);
   auto& queue = shared_->queue;
-  if (channel_.is_idle()) shared_->condition.wait(lock, [&] { return shared_->aborted || !queue.empty(); });
+  if (channel_.is_idle()) await_transfer(lock);
   if (shared_->aborted || queue.empty()) return std::nullopt;
   Transfer transfer = std::move(queue.front());
   queue.pop_front();

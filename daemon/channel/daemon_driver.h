@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -48,6 +49,7 @@ class DaemonDriver final : public LinkDriver {
   // An exception of the thread fails the job, and not the daemon.
   void guarded(const std::function<void()>& body);
   std::optional<Transfer> next();
+  void await_transfer(std::unique_lock<std::mutex>& lock);
   void post(std::function<void()> callback);
 
   Reactor& reactor_;

@@ -73,7 +73,7 @@ constexpr std::array kFamilies = {
     Family{"deft_ring_drops_total", kCounter, kReason, "/rings/drops", 1, "Workers that were dropped because of their rings, by reason. unread: too many completions waited. Also in deft_clients_refused_total, by user."},
     Family{"deft_link_strangers_total", kCounter, kReason, "/link_strangers", 1, "Connections to the ports of gloo links that did not prove themselves, by reason."},
     Family{"deft_server_links", kGauge, kDaemon, "/server/links", 1, "Links that a parameter server serves."},
-    Family{"deft_server_drops_total", kCounter, kReason, "/server/drops", 1, "Messages and connections that a parameter server dropped, by reason."},
+    Family{"deft_server_drops_total", kCounter, kReason, "/server/drops", 1, "Messages and connections that a parameter server dropped, by reason. endless: connections that were ended because a message had no end."},
     Family{"deft_arena_bytes", kGauge, kDaemon, "/memory_bytes", 1, "Shared memory given to workers."},
     Family{"deft_arena_limit_bytes", kGauge, kDaemon, "/memory_limit_bytes", 1, "Most of it (option memory_limit)."},
     Family{"deft_user_memory_bytes", kGauge, kUser, "/memory", 1, "Shared memory of a user's workers. A user who has nothing of the daemon has no series."},

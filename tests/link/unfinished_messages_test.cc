@@ -58,6 +58,20 @@ TEST(UnfinishedMessages, WhereAllBringTooMuchTogetherTheLargestIsEnded) {
   EXPECT_TRUE(is_ended(pairs[2]) && !is_ended(pairs[1]) && !is_ended(pairs[0]));
 }
 
+TEST(UnfinishedMessages, AThreadThatHadNoTimeTakesWhatWaitsBeforeItEndsAnybody) {
+  constexpr UnfinishedMessages::Limits kLimits{.of_one = 1000, .of_all = 1000};
+  const TcpPair pair = tcp_pair();
+  UnfinishedMessages unfinished;
+  unfinished.connected(pair.second.get(), port_of_own_end(pair.second));
+  TimeUs now_us = 1'000'000'000;
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(unfinished.look(kLimits, now_us += UnfinishedMessages::kLookUs), 0u);
+  bring(pair, 1001);
+  EXPECT_EQ(unfinished.look(kLimits, now_us += UnfinishedMessages::kLookUs - 1), 0u) << "no look is due";
+  EXPECT_EQ(unfinished.look(kLimits, now_us += 5 * UnfinishedMessages::kLookUs), 0u) << "it had no time";
+  EXPECT_EQ(unfinished.look(kLimits, now_us += 5 * UnfinishedMessages::kLookUs), 1u) << "it skips one look";
+  EXPECT_TRUE(is_ended(pair));
+}
+
 TEST(UnfinishedMessages, OtherConnectionsAreLeftAlone) {
   TcpPair pair = tcp_pair(), other = tcp_pair();
   UnfinishedMessages unfinished;

@@ -5,6 +5,8 @@ for one dealer. `message` makes the protobuf of proto/control.proto from the num
 import socket
 import struct
 
+import pytest
+
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 MORE, LONG, COMMAND = 1, 2, 4
 
@@ -74,6 +76,20 @@ class Connection:
         while flags & COMMAND:
             flags, body = self.frame()
         return body
+
+
+LARGE_FRAMES = bytes([MORE | LONG]) + struct.pack(">Q", 128 << 10) + bytes(128 << 10)
+EMPTY_FRAMES = bytes([MORE, 0]) * (64 << 10)  # each of the two bytes takes ZeroMQ 32 bytes of memory
+
+
+def send_without_end(line: Connection, frames: bytes, most_bytes: int) -> None:
+    """One message of more and more frames, until the other end hangs up. If its window was shut then, the kernel of
+    this end may not notice, and only nothing more is taken.
+    """
+    line.stream.settimeout(10)
+    with pytest.raises(OSError):
+        for _ in range(most_bytes // len(frames)):
+            line.stream.sendall(frames)
 
 
 def dealer(address: str, seconds: float = 60) -> Connection:

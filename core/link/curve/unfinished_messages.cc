@@ -9,6 +9,8 @@
 namespace deft::link {
 namespace {
 
+constexpr TimeUs kNoTimeUs = 5 * UnfinishedMessages::kLookUs;  // between looks of a thread that had no time
+
 bool has_port(const sockaddr_storage& end, std::uint16_t port) {
   return end.ss_family == AF_INET && ntohs(reinterpret_cast<const sockaddr_in&>(end).sin_port) == port;
 }
@@ -51,6 +53,14 @@ unsigned UnfinishedMessages::end_those_above(const Limits& limits) {
     ++ended;
   }
   return ended;
+}
+
+unsigned UnfinishedMessages::look(const Limits& limits, TimeUs now_us) {
+  const TimeUs since_us = now_us - looked_us_;
+  if (since_us < kLookUs) return 0;
+  looked_us_ = now_us;
+  skipped_ = since_us >= kNoTimeUs && !skipped_;
+  return skipped_ ? 0 : end_those_above(limits);
 }
 
 }  // namespace deft::link

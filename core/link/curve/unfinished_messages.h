@@ -2,7 +2,7 @@
 //
 //   unfinished.connected(fd, port);   // a HandshakeWatch tells the descriptor
 //   unfinished.delivered(frame);      // the last one of a message that was received
-//   unfinished.end_those_above({.of_one = 128 << 20, .of_all = 512 << 20});   // now and then
+//   unfinished.look({.of_one = 128 << 20, .of_all = 512 << 20}, now_us);   // as often as likes, also when nothing has come
 //
 // ZeroMQ bounds the bytes of a frame and the number of messages, but not how many frames a message has. It keeps them until the last one
 // has come, and tells nobody. So whoever reaches a port that no key guards, or is called by us, could fill the memory of the process. The
@@ -13,6 +13,7 @@
 #include <map>
 #include <zmq.hpp>
 
+#include "core/base/clock.h"
 #include "core/link/borrowed_socket.h"
 
 namespace deft::link {
@@ -29,6 +30,10 @@ class UnfinishedMessages {
   void delivered(const zmq::message_t& frame);
   // Gives how many it has ended.
   unsigned end_those_above(const Limits& limits);
+  // The same if kLookUs have passed since the last look. A thread that had no time for several looks skips one, because whole messages of
+  // all connections are waiting for it.
+  static constexpr TimeUs kLookUs = 100'000;  // a stranger on loopback brings some 300 MB meanwhile
+  unsigned look(const Limits& limits, TimeUs now_us);
   [[nodiscard]] bool empty() const { return connections_.empty(); }
 
  private:
@@ -41,6 +46,8 @@ class UnfinishedMessages {
   static bool look_at(Connection& connection);
 
   std::map<int, Connection> connections_;  // by descriptor
+  TimeUs looked_us_ = 0;
+  bool skipped_ = false;  // the last look that was due
 };
 
 }  // namespace deft::link

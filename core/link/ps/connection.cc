@@ -3,12 +3,23 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/numbers.h"
+#include "core/base/text.h"
+
 namespace deft::link::ps_backend {
 namespace {
 
 constexpr std::int64_t kMaxMessageBytes = kMaxAnswerBytes + 1024;  // encrypted, an answer is a little longer
+// Those that a link does not take from its socket wait on the server's side. It waits for fewer results, and looks at the socket also while
+// it waits for none.
+constexpr int kUnreadMessages = 64;
+constexpr std::size_t kMostTextBytes = 4096;  // of a server's error
 constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
+
+std::uint16_t port_of(const std::string& address) {
+  return parse_whole<std::uint16_t>(address.substr(address.rfind(':') + 1)).value_or(0);
+}
 
 void keep(void* /*data*/, void* /*hint*/) {}
 
@@ -19,11 +30,11 @@ ServerConnection::ServerConnection(zmq::context_t& context, const CurveKey& key,
     : address_(std::move(address)),
       has_key_(!key.empty()),
       dealer_(context, zmq::socket_type::dealer),
-      watch_(context, dealer_, "server-" + std::to_string(index)) {
+      watch_(context, dealer_, "server-" + std::to_string(index), port_of(address_)) {
   const int silence_ms = static_cast<int>(std::max<TimeUs>(silence_us / 1000, 100));
   dealer_.set(zmq::sockopt::linger, 0);
   dealer_.set(zmq::sockopt::sndhwm, 0);
-  dealer_.set(zmq::sockopt::rcvhwm, 0);
+  dealer_.set(zmq::sockopt::rcvhwm, kUnreadMessages);
   dealer_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
   dealer_.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
   dealer_.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
@@ -63,13 +74,14 @@ void ServerConnection::report_taken() {
 
 std::optional<ServerConnection::Message> ServerConnection::receive() {
   zmq::message_t first, payload;
-  while (dealer_.recv(first, zmq::recv_flags::dontwait)) {
+  for (int i = 0; i < kUnreadMessages && dealer_.recv(first, zmq::recv_flags::dontwait); ++i) {
     int frames = 1;
     for (; dealer_.get(zmq::sockopt::rcvmore); ++frames) {
       zmq::message_t frame;
       if (!dealer_.recv(frame, zmq::recv_flags::none)) break;
       payload = std::move(frame);
     }
+    watch_.delivered(frames > 1 ? payload : first);
     const auto header = header_of(first);
     if (frames != 2 || !header) {
       ended_ = Error{ErrorKind::kViolation,
@@ -92,10 +104,12 @@ std::optional<ServerConnection::Message> ServerConnection::receive() {
 void ServerConnection::on_notice(const PsHeader& header, const zmq::message_t& payload) {
   const auto* bytes = payload.data<std::uint8_t>();
   switch (header.kind) {
-    case Kind::kPresent: present_.assign(bytes, bytes + payload.size()); return;
+    case Kind::kPresent: present_.assign(bytes, bytes + std::min<std::size_t>(payload.size(), kMaxNodes)); return;
     case Kind::kWelcome: welcome_ = true; return;
     case Kind::kFailed:
-      if (!ended_) ended_ = Error{static_cast<ErrorKind>(header.error), payload.to_string(), {}, "server " + address_};
+      if (!ended_)
+        ended_ = Error{
+            error_kind_of(header.error), readable(payload.to_string_view(), kMostTextBytes), {}, "server " + address_};
       return;
     default: return;
   }
@@ -122,6 +136,11 @@ void ServerConnection::refused() {
 void ServerConnection::check_alive() {
   const ConnectionWatch::News news = watch_.take_news();
   if (news.refused) refused();
+  if (news.endless && !ended_)
+    ended_ = Error{ErrorKind::kViolation,
+                   address_ + " is no parameter server: it sends a message without an end",
+                   "correct the address in DEFT_LINKS",
+                   {}};
   if (!news.lost || !answered_ || ended_) return;
   ended_ =
       Error{ErrorKind::kLost, "the parameter server " + address_ + " was lost", "see its log, and start it again", {}};

@@ -31,7 +31,8 @@ class ServerConnection {
   // Tells the server how many results were taken since the last push, if the server may wait for that.
   void report_taken();
 
-  // Takes one message, if there is one. kResult is for the caller; all others are dealt with here.
+  // Takes one message, if there is one. kResult is for the caller; all others are dealt with here, some of them in one call: a server that
+  // sends them without an end holds nobody.
   struct Message {
     PsHeader header;
     zmq::message_t payload;

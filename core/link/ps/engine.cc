@@ -17,7 +17,6 @@
 namespace deft::link::ps_backend {
 namespace {
 
-constexpr TimeUs kLongUs = 3'600'000'000;
 constexpr std::size_t kThreads = 3;  // one more than ZeroMQ makes, which ends the process if it gets none
 
 std::string listed(const std::vector<std::uint32_t>& nodes) {
@@ -85,6 +84,13 @@ SegmentMove move_over_server(const WorkRequest& request, const PsSegment& segmen
                                             : kResult,
           .is_sent = is_sent,
           .is_server = true};
+}
+
+Error not_asked_for(const ServerConnection& connection) {
+  return {ErrorKind::kViolation,
+          "the parameter server " + connection.address() + " gave back what was not asked for",
+          "install the same version of Deft on all nodes",
+          {}};
 }
 
 Error not_welcome(const ServerConnection& connection) {
@@ -162,7 +168,7 @@ Result<void> Engine::await_welcome(const LinkGroup& group) {
     const ServerConnection* missing = nullptr;
     for (Route& route : routes_) {
       ServerConnection& connection = *route.connection;
-      while (connection.receive()) continue;  // no result can be due
+      if (connection.receive()) return tl::unexpected(not_asked_for(connection));
       connection.check_alive();
       if (connection.welcome()) continue;  // a failure since then is the first operation's
       if (connection.ended()) return tl::unexpected(*connection.ended());
@@ -248,7 +254,7 @@ Result<std::optional<std::uint64_t>> Engine::await() {
   std::optional<std::uint64_t> id;
   const auto moved = guarded([&]() -> Result<void> {
     while (true) {
-      if (auto ok = move_on(); !ok) return ok;
+      if (auto ok = move_on(); !ok || rounds_.empty()) return ok;
       std::vector<Ending> endings;
       for (const Round& round : rounds_) endings.push_back({round.header.priority, round.missing == 0});
       if (const auto place = next_to_finish(endings, started_ - 1 - rounds_.front().header.round)) {
@@ -258,7 +264,7 @@ Result<std::optional<std::uint64_t>> Engine::await() {
       }
       if (interrupted_.exchange(false)) return {};
       if (aborted_) return fail(ErrorKind::kLost, "aborted");
-      wait(kLongUs);
+      wait(UnfinishedMessages::kLookUs);
     }
   });
   if (!moved) return tl::unexpected(moved.error());
@@ -353,9 +359,7 @@ std::vector<PeerTraffic> Engine::traffic() {
 Result<void> Engine::take_results(Route& route) {
   while (const auto message = route.connection->receive()) {
     if (take(route, *message)) continue;
-    return fail(ErrorKind::kViolation,
-                "the parameter server " + route.connection->address() + " gave back what was not asked for",
-                "install the same version of Deft on all nodes");
+    return tl::unexpected(not_asked_for(*route.connection));
   }
   return {};
 }

@@ -34,8 +34,9 @@ class Engine {
   [[nodiscard]] Segmenter& segmenter() { return segmenter_; }
 
   // Begins a request: pushes as many of its segments as the servers have room for. await() takes results, in place, and pushes
-  // on for all requests, until one may end (see priority.h), and gives its id; or nothing after an interrupt(). After an error
-  // of either no data is touched any more and all connections are closed. Either runs the owner's stage of encoded elements.
+  // on for all requests, until one may end (see priority.h), and gives its id; or nothing after an interrupt(). While nothing is in flight,
+  // it takes what servers send unasked, and gives nothing at once. After an error of either no data is touched any more and all
+  // connections are closed. Either runs the owner's stage of encoded elements.
   Result<void> start(const WorkRequest& request, std::vector<PsSegment> segments);
   Result<std::optional<std::uint64_t>> await();
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 
+#include "core/base/numbers.h"
 #include "core/base/text.h"
 #include "core/link/address.h"
 #include "core/link/ps/opening_error.h"
@@ -22,6 +23,8 @@ constexpr int kHandshakeMs = 10'000;
 constexpr TimeUs kTurnUs = 1'000'000;
 // ZeroMQ says that a connection ended, but not whose, and may say it a moment before a send to it fails.
 constexpr std::array<TimeUs, 3> kChecksAfterUs = {5'000, 50'000, 500'000};
+// Of bytes. A link leaves less than 2 MiB unanswered. Beside them its heartbeats count, a few bytes each, while it pushes nothing.
+constexpr UnfinishedMessages::Limits kMostUnfinished{.of_one = 8 << 20, .of_all = 128 << 20};
 constexpr int kMessagesAtOnce = 64;  // between looks at what else has happened
 
 // The name of a link, without its secret; empty if it cannot be one.
@@ -33,7 +36,9 @@ std::string shown_name(const std::string& link) {
 }  // namespace
 
 ParameterServer::ParameterServer(Options options, CurveKey key)
-    : options_(std::move(options)), router_(context_, zmq::socket_type::router), guard_{std::move(key), {}, {}} {}
+    : options_(std::move(options)),
+      router_(context_, zmq::socket_type::router),
+      guard_{std::move(key), {}, {}, {}, 0} {}
 
 ParameterServer::~ParameterServer() {
   guard_.watch.close();
@@ -67,6 +72,7 @@ Result<void> ParameterServer::listen() {
     guard_.watch.open(context_, router_, kMonitorEndpoint);
     router_.bind(*endpoint);
     address_ = router_.get(zmq::sockopt::last_endpoint).substr(std::string_view("tcp://").size());
+    guard_.port = parse_whole<std::uint16_t>(address_.substr(address_.rfind(':') + 1)).value_or(0);
     return {};
   } catch (const zmq::error_t& error) {
     const std::string what = "a parameter server cannot listen on " + options_.listen;
@@ -107,6 +113,7 @@ void ParameterServer::wait(int stop_fd) {
   const TimeUs now = MonotonicClock::now();
   if (!checks_.empty()) timeout = std::clamp<TimeUs>(checks_.front() - now, 0, timeout);
   if (stop_.begun) timeout = std::clamp<TimeUs>(stop_.at_us - now, 0, timeout);
+  if (!guard_.unfinished.empty()) timeout = std::min(timeout, UnfinishedMessages::kLookUs);
   // An interrupted wait is a short one.
   zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>((timeout + 999) / 1000));
   if ((items.front().revents & ZMQ_POLLIN) != 0) on_stop(stop_fd);
@@ -130,6 +137,7 @@ bool ParameterServer::receive_one() {
     if (!router_.recv(frame, zmq::recv_flags::none)) break;
     (frames++ == 1 ? first : payload) = std::move(frame);
   }
+  guard_.unfinished.delivered(frames > 2 ? payload : first);
   if (frames == 3) {
     on_message(identity.to_string(), first, std::move(payload));
   } else {
@@ -225,10 +233,12 @@ void ParameterServer::send_to_member(const std::string& link, std::uint32_t node
 
 void ParameterServer::watch_connections() {
   const auto turn = guard_.watch.turn();
+  const TimeUs now = MonotonicClock::now();
+  for (const int fd : turn.connected) guard_.unfinished.connected(fd, guard_.port);
   drops_[static_cast<std::size_t>(Drop::kHandshake)] += turn.failed;
+  drops_[static_cast<std::size_t>(Drop::kEndless)] += guard_.unfinished.look(kMostUnfinished, now);
   if (turn.ended == 0) return;
   // The next look stays where it is: strangers who come and go must not put it off for ever.
-  const TimeUs now = MonotonicClock::now();
   const TimeUs next =
       checks_.empty() ? now + kChecksAfterUs.front() : std::min(checks_.front(), now + kChecksAfterUs.front());
   checks_.assign(1, next);

@@ -24,6 +24,7 @@
 #include "core/base/status.h"
 #include "core/link/curve/curve_key.h"
 #include "core/link/curve/handshake_watch.h"
+#include "core/link/curve/unfinished_messages.h"
 #include "core/link/ps/served_link.h"
 
 namespace deft::link::ps_backend {
@@ -54,10 +55,11 @@ class ParameterServer {
     kStranger,
     kKey,
     kHandshake,
-    kFull
+    kFull,
+    kEndless  // a message has no end
   };
-  static constexpr std::array<std::string_view, 8> kDropNames = {"unreadable", "version", "hello",     "refused",
-                                                                 "stranger",   "key",     "handshake", "full"};
+  static constexpr std::array<std::string_view, 9> kDropNames = {
+      "unreadable", "version", "hello", "refused", "stranger", "key", "handshake", "full", "endless"};
   [[nodiscard]] const std::array<std::uint64_t, kDropNames.size()>& drops() const { return drops_; }
   [[nodiscard]] std::size_t links() const { return links_.size(); }
 
@@ -89,6 +91,8 @@ class ParameterServer {
     CurveKey key;
     CurveGate gate;  // open only with a key
     HandshakeWatch watch;
+    UnfinishedMessages unfinished;
+    std::uint16_t port = 0;  // at which the router listens
   };
   Guard guard_;
   std::string address_;
