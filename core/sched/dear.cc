@@ -4,7 +4,7 @@
 //
 // The all-gathers of a step begin when its last reduce-scatter has ended. An all-gather covers the bytes of one
 // reduce-scatter launch, because the nodes' shares depend on them. Runs are so long that the latency of a half is about a tenth of
-// its time. They begin by the links' first models.
+// its time on the fastest link. They begin by the links' first models.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -23,10 +23,10 @@ constexpr std::uint64_t kLeastRunBytes = 512 << 10, kMostRunBytes = 25 << 20;
 constexpr std::size_t kLookAhead = 64;  // all-gathers that one call considers
 
 std::uint64_t run_bytes(const std::vector<model::LinkModel>& links) {
-  double most = 0;
-  for (const auto& link : links) most = std::max(most, kLatenciesARun * link.latency_us * link.bytes_per_us);
+  const auto fastest = std::ranges::max_element(links, {}, &model::LinkModel::bytes_per_us);
+  const double bytes = fastest == links.end() ? 0 : kLatenciesARun * fastest->latency_us * fastest->bytes_per_us;
   return static_cast<std::uint64_t>(
-      std::clamp(most, static_cast<double>(kLeastRunBytes), static_cast<double>(kMostRunBytes)));
+      std::clamp(bytes, static_cast<double>(kLeastRunBytes), static_cast<double>(kMostRunBytes)));
 }
 
 class Dear final : public MeasuredRuns {

@@ -10,6 +10,8 @@ namespace {
 
 // How many parts one call considers: enough to see past a fast link's backlog to the parts that a slow link should take.
 constexpr int kLookAhead = 64;
+// Nothing overtakes the parts of a policy that sends in the order of readiness. So they last long beside the latency that each one costs.
+constexpr double kLatenciesAPart = 8;
 
 }  // namespace
 
@@ -19,7 +21,8 @@ QueueScheduler::QueueScheduler(const Setup& setup, const Rules& rules)
 // On one link a bucket is one launch, as cutting it would only cost. On several it is cut so that they share it; on slow
 // ones finer, as one of them idles at the end for up to the time of a part.
 QueueScheduler::Rules QueueScheduler::in_order(const Setup& setup, std::uint64_t largest_bytes) {
-  const SizeLimit part = setup.links.size() == 1 ? SizeLimit{kNoLimit} : short_parts(setup.partition_bytes);
+  SizeLimit part = setup.links.size() == 1 ? SizeLimit{kNoLimit} : short_parts(setup.partition_bytes);
+  part.latencies = kLatenciesAPart;
   // Two launches wait behind the running one, so that the link always has its next launch while the order after it travels.
   return {part, {std::max(3 * std::min(largest_bytes, part.bytes), setup.credit_bytes)}, false, true};
 }
@@ -44,10 +47,11 @@ void PartPlacer::change_rules(const Rules& rules) {
 }
 
 std::uint64_t PartPlacer::part_limit() const {
-  double fastest = 0;
+  double fastest = 0, latency_us = 0;
   for (model::LinkIndex link = 0; link < board_.count(); ++link)
-    if (!board_.is_lost(link)) fastest = std::max(fastest, board_.bytes_per_us(link));
-  return rules_.part.on_link(fastest);
+    if (const auto& model = board_.link_model(link); !board_.is_lost(link) && model.bytes_per_us > fastest)
+      fastest = model.bytes_per_us, latency_us = model.latency_us;
+  return rules_.part.on_link(fastest, latency_us);
 }
 
 std::uint64_t PartPlacer::most_room() const {

@@ -12,16 +12,17 @@ namespace deft::sched {
 
 inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();  // of bytes
 
-// A limit of `bytes`. On a slow link the limit is as many bytes as the link carries in `time_us` (0: no limit of time), but at
-// least `least_bytes`.
+// A limit of `bytes`. On a slow link the limit is as many bytes as the link carries in `time_us` (0: no limit of time), or in `latencies`
+// of its latencies if they last longer, but at least `least_bytes`.
 struct SizeLimit {
   std::uint64_t bytes = 0;
   double time_us = 0;
   std::uint64_t least_bytes = 0;
+  double latencies = 0;
 
-  [[nodiscard]] constexpr std::uint64_t on_link(double bytes_per_us) const {
+  [[nodiscard]] constexpr std::uint64_t on_link(double bytes_per_us, double latency_us = 0) const {
     if (time_us <= 0) return bytes;
-    const double carried = bytes_per_us * time_us;
+    const double carried = bytes_per_us * std::max(time_us, latencies * latency_us);
     if (carried >= static_cast<double>(bytes)) return bytes;
     return std::min(bytes, std::max(least_bytes, static_cast<std::uint64_t>(carried)));
   }

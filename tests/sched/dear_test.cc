@@ -52,6 +52,13 @@ TEST_F(Dear, GathersInTheOrderOfForwardWhenTheLastReduceScatterHasEnded) {
   for (const Launch& launch : gathers) EXPECT_TRUE(finish(launch).empty());
 }
 
+TEST_F(Dear, RunsAreLongBesideTheLatencyOfTheFastestLinkAndOfNoOther) {
+  setup.links = {{"slow", 20'000, 100}, {"fast", 100, 1000}};
+  scheduler = make_scheduler(setup).value();
+  EXPECT_TRUE(ready(0).empty());
+  EXPECT_FALSE(ready(1).empty()) << "one run of all buckets hides nothing behind backward";
+}
+
 TEST_F(Dear, GathersNoMoreThanTheWindowAtOnce) {
   setup.credit_bytes = 1024;
   for (auto& bucket : setup.buckets) bucket.bytes *= 8, bucket.offset *= 8;
