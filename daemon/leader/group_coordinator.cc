@@ -432,6 +432,10 @@ std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& l
 void GroupCoordinator::add_status(nlohmann::json& leader) const {
   for (const auto& plan : shown_.plans) leader["plans"].push_back(plan);
   for (const auto& policy : shown_.policies) leader["policies"].push_back(policy);
+  const nlohmann::json now =
+      shown_.policies.empty() ? nlohmann::json(settings_.policy) : shown_.policies.back()["policy"];
+  auto& in_force = leader["policies_in_force"];
+  if (std::ranges::find(in_force, now) == in_force.end()) in_force.push_back(now);
   if (!shown_.merging.is_null()) leader["merging"].push_back(shown_.merging);
   leader["step_times"].push_back(
       {{"group", id_.group}, {"first_step", shown_.step_times.first_step()}, {"us", shown_.step_times.us()}});

@@ -337,6 +337,7 @@ nlohmann::json Leader::status() const {
                       {"plans", nlohmann::json::array()},
                       {"merging", nlohmann::json::array()},
                       {"policies", nlohmann::json::array()},
+                      {"policies_in_force", nlohmann::json::array()},
                       {"preserver", nlohmann::json::array()},
                       {"outstanding", 0}};
   if (launches_) launches_->add_status(json);

@@ -164,6 +164,7 @@ def test_deft_set_changes_the_policy_of_a_running_job():
         )
         status = deft("status", "--socket", cluster.socket(0))
         assert "policy prophet\n        because the user set it" in status.stdout
+        assert "running, policy prophet (configured: fifo), world 2" in status.stdout
         assert digests == fifo.digests
         assert deft_set(cluster, 0, "auto", "mine").returncode == 0
         end.touch()

@@ -159,6 +159,20 @@ def test_a_long_status_comes_in_pieces(no_daemon):
 
 
 @pytest.mark.parametrize(
+    ("leader", "said"),
+    [
+        ({"leader": {"policies_in_force": ["fifo"]}}, "policy fifo, world 2"),
+        ({"leader": {"policies_in_force": ["p3", "fifo"]}}, "policy p3 and fifo (configured: fifo), world 2"),
+        ({}, "configured policy fifo, world 2"),  # only the leader knows which one is in force
+    ],
+)
+def test_status_tells_the_policy_in_force(no_daemon, leader, said):
+    job = {"name": "mnist", "state": "running", "policy": "fifo", "world": 2, "node": 0, "nodes": 2} | leader
+    fake_daemon(no_daemon, [text_packet(json.dumps({"version": "9.9", "pid": 1, "jobs": [job]}), True)])
+    assert f"job mnist: running, {said}" in deft("status").stdout
+
+
+@pytest.mark.parametrize(
     ("packets", "says"),
     [
         ([], "closed the connection"),
