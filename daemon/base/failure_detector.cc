@@ -3,7 +3,6 @@
 #include <utility>
 
 namespace deft::daemon {
-
 namespace {
 
 Error loss(std::string what, const std::string& where) {
