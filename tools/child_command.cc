@@ -7,6 +7,8 @@
 
 #include <system_error>
 
+#include "core/base/word_pointers.h"
+
 namespace deft::tools {
 namespace {
 
@@ -19,13 +21,6 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   }
   for (const auto& [name, value] : changed) variables.push_back(name + "=" + value);
   return variables;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 // While it lives, the signals that end a program wait: first the command ends, and then its files go. Those that are ignored stay so.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/base/word_pointers.h"
 #include "tools/installed.h"
 
 namespace deft::tools {
@@ -21,10 +22,7 @@ Result<int> run_tune(Arguments arguments) {
   if (error) return fail(ErrorKind::kUnavailable, "cannot find this program: " + error.message());
   std::vector<std::string> words = {"python3", folder.string(), "--deft", program.string()};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  ::execvp(pointers.front(), pointers.data());
+  ::execvp(words.front().c_str(), pointers_to(words).data());
   return fail(ErrorKind::kUnavailable, "cannot run python3: " + std::generic_category().message(errno),
               "deft tune needs Python 3.11 or newer on the PATH");
 }

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "core/base/word_pointers.h"
 #include "core/link/mpi/environment.h"
 
 namespace deft::link::mpi_backend {
@@ -25,13 +26,6 @@ constexpr TimeUs kFarewellUs = 3'000'000;  // the helper needs a fifth of it, or
 constexpr std::size_t kLastWords = 300;
 
 std::string errno_text() { return std::strerror(errno); }
-
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> all;
-  for (std::string& word : words) all.push_back(word.data());
-  all.push_back(nullptr);
-  return all;
-}
 
 // posix_spawn's two objects.
 class SpawnSettings {
@@ -127,8 +121,8 @@ Result<void> AgentProcess::launch(const std::string& program, const AgentArgumen
                                     std::to_string(data.get()),
                                     std::to_string(slots_.descriptor())};
   std::vector<std::string> variables = helper_environment(own_environment(), interface, arguments.slot_bytes);
-  const int error = posix_spawn(&pid_, program.c_str(), &settings.actions, &settings.attributes, pointers(words).data(),
-                                pointers(variables).data());
+  const int error = posix_spawn(&pid_, program.c_str(), &settings.actions, &settings.attributes,
+                                pointers_to(words).data(), pointers_to(variables).data());
   if (error == 0) return {};
   pid_ = -1;
   return fail(ErrorKind::kUnavailable, "cannot start " + program + ": " + std::strerror(error));
