@@ -1,5 +1,6 @@
 #include "core/link/backends.h"
 #include "core/link/curve/curve_key.h"
+#include "core/link/encryption_rule.h"
 #include "core/link/factories.h"
 #include "core/link/nics.h"
 #include "core/link/servers.h"
@@ -90,20 +91,21 @@ std::vector<Finding> server_findings(const std::string& grammar) {
 std::vector<Finding> encryption_findings(const Config& config) {
   const auto links = link::resolve_links(config.text("links"), true);
   if (config.text("encrypt_gradients") != "on" || !links) return {};
+  const bool has_key = !config.text("secret_file").empty();
   std::string unable;
-  bool has_servers = false;
+  bool needs_key = false;  // also on one machine
   for (const auto& spec : *links) {
-    const link::Encryption how = link::find_backend(spec.backend)->encryption;
-    if (how == link::Encryption::kNone) unable += (unable.empty() ? "" : ", ") + spec.name();
-    has_servers |= how == link::Encryption::kDaemonKey;
+    const auto cause = link::clear_cause(link::find_backend(spec.backend)->encryption, has_key, true);
+    if (cause == link::ClearCause::kBackend) unable += (unable.empty() ? "" : ", ") + spec.name();
+    needs_key |= cause == link::ClearCause::kNoKey;
   }
   if (!unable.empty())
     return {{Health::kFail, "encryption", unable + " cannot encrypt gradients, and encrypt_gradients is on",
              "use gloo, tcp or ps links, or set DEFT_ENCRYPT_GRADIENTS=off"}};
-  if (!config.text("secret_file").empty()) return {{Health::kOk, "encryption", "all links encrypt gradients", ""}};
-  return {{has_servers ? Health::kFail : Health::kWarn, "encryption",
-           has_servers ? "without a key, ps links cannot encrypt gradients, and encrypt_gradients is on"
-                       : "without a key of the daemons, only jobs of one machine can encrypt gradients",
+  if (has_key) return {{Health::kOk, "encryption", "all links encrypt gradients", ""}};
+  return {{needs_key ? Health::kFail : Health::kWarn, "encryption",
+           needs_key ? "without a key, ps links cannot encrypt gradients, and encrypt_gradients is on"
+                     : "without a key of the daemons, only jobs of one machine can encrypt gradients",
            "give all daemons and parameter servers one key (secret_file; deft keygen makes one)"}};
 }
 

@@ -18,6 +18,7 @@
 #include "core/base/placement.h"
 #include "core/link/address.h"
 #include "core/link/backends.h"
+#include "core/link/encryption_rule.h"
 #include "tools/command.h"
 #include "tools/nic_facts.h"
 #include "tools/probe_measure.h"
@@ -221,10 +222,13 @@ std::vector<ProbeRow> Probe::measure(const Item& item, std::size_t index, std::u
 
 // Why a link would not encrypt what it sends; empty if it would.
 std::string Probe::why_in_the_clear(const link::LinkSpec& spec) const {
-  const link::Encryption how = link::find_backend(spec.backend)->encryption;
-  if (how == link::Encryption::kDaemonKey && key_file_.empty())
-    return "cannot encrypt without the servers' key (secret_file), and encrypt_gradients is on";
-  return how == link::Encryption::kNone ? "cannot encrypt, and encrypt_gradients is on" : "";
+  const bool is_one_machine = link::is_loopback_address(placement_.leader);
+  switch (link::clear_cause(link::find_backend(spec.backend)->encryption, !key_file_.empty(), is_one_machine)) {
+    case link::ClearCause::kBackend: return "cannot encrypt, and encrypt_gradients is on";
+    case link::ClearCause::kNoKey: return "cannot encrypt without a key (secret_file), and encrypt_gradients is on";
+    case link::ClearCause::kNone: break;
+  }
+  return "";
 }
 
 void Probe::measure_link_of(const Item& item, std::size_t index, std::uint32_t place, ProbeRow& row,

@@ -6,6 +6,7 @@
 
 #include "core/link/address.h"
 #include "core/link/backends.h"
+#include "core/link/encryption_rule.h"
 #include "core/model/link_names.h"
 #include "daemon/base/log_lines.h"
 #include "daemon/base/user_threads.h"
@@ -75,20 +76,18 @@ std::optional<Error> cannot_carry(const compress::Codec& codec, const std::vecto
   return std::nullopt;
 }
 
-// The keys of gloo and tcp links come through the control plane. Without a key of the daemons, who stands between them could exchange
-// these, too.
 std::optional<Error> cannot_encrypt(const std::vector<link::LinkSpec>& specs, bool has_key, bool is_one_machine) {
   constexpr const char* kGiveKey =
       "give all daemons and parameter servers one key (secret_file; deft keygen makes one)";
   for (const link::LinkSpec& spec : specs) {
     if (spec.backend == "local") continue;
-    const link::Encryption how = link::find_backend(spec.backend)->encryption;
-    if (how == link::Encryption::kNone)
+    const auto cause = link::clear_cause(link::find_backend(spec.backend)->encryption, has_key, is_one_machine);
+    if (cause == link::ClearCause::kNone) continue;
+    if (cause == link::ClearCause::kBackend)
       return Error{ErrorKind::kInvalid,
                    spec.name() + " cannot encrypt gradients, and encrypt_gradients is on",
                    "use gloo, tcp or ps links, or set DEFT_ENCRYPT_GRADIENTS=off",
                    {}};
-    if (has_key || (how == link::Encryption::kPeerSockets && is_one_machine)) continue;
     return Error{ErrorKind::kInvalid,
                  spec.name() + " cannot encrypt gradients: the daemon has no key, and encrypt_gradients is on",
                  std::string(kGiveKey) + ", or set DEFT_ENCRYPT_GRADIENTS=off",

@@ -3,6 +3,7 @@
 
 #include "core/link/address.h"
 #include "core/link/backends.h"
+#include "core/link/encryption_rule.h"
 #include "core/link/nics.h"
 #include "core/model/link_names.h"
 
@@ -157,6 +158,19 @@ TEST(Resolve, AnMpiLinkHasANicOrChoosesByItself) {
 TEST(Resolve, TheFormerNameOfTcpIsAnErrorThatNamesTcp) {
   for (const std::string grammar : {"workertcp:eth0", "workertcp", "gloo:eth0,workertcp"})
     EXPECT_THAT(error(grammar), HasSubstr("'workertcp' is called 'tcp' now")) << grammar;
+}
+
+TEST(EncryptionRule, LinksNeedAKeyUnlessTheyExchangeTheirOwnOnOneMachine) {
+  const auto cause = [](std::string_view backend, bool has_key, bool is_one_machine) {
+    return clear_cause(find_backend(backend)->encryption, has_key, is_one_machine);
+  };
+  for (const std::string_view backend : {"gloo", "tcp", "ps"}) {
+    EXPECT_EQ(cause(backend, true, false), ClearCause::kNone) << backend;
+    EXPECT_EQ(cause(backend, false, false), ClearCause::kNoKey) << backend;
+    EXPECT_EQ(cause(backend, false, true), backend == "ps" ? ClearCause::kNoKey : ClearCause::kNone) << backend;
+  }
+  for (const std::string_view backend : {"mpi", "nccl"})
+    EXPECT_EQ(cause(backend, true, true), ClearCause::kBackend) << backend;
 }
 
 TEST(Resolve, LinksThatTheWorkersRunAreKnownByTheirNames) {
