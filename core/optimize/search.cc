@@ -222,8 +222,8 @@ Candidate on_fewer_links(Replays& replays, const std::vector<Candidate>& candida
   return best;
 }
 
-// Floors for the tensors that a codec encodes, each of which leaves more of them exact than the one before. Empty if the trace does not tell
-// what a codec may encode.
+// Floors for the tensors that a codec encodes, each of which leaves more of them exact than the one before. Empty if the trace does not
+// tell what a codec may encode.
 std::vector<std::uint64_t> codec_floors(const replay::MeasuredJob& measured) {
   const auto config = replay::config_of(measured.options);
   if (!config || !measured.tensors) return {};

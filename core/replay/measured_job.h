@@ -78,8 +78,8 @@ Result<MeasuredJob> measure(const JobTrace& job);
 // bucket varied by itself, many small ones would seem to make a job steadier. kInvalid for an unknown bucketing.
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing);
 
-// The same job, whose codecs leave tensors of fewer bytes as they are (the option compression_min_bytes). They may not be fewer than those of
-// the traced job. kInvalid if the trace does not tell what codecs may encode.
+// The same job, whose codecs leave tensors of fewer bytes as they are (the option compression_min_bytes). They may not be fewer than those
+// of the traced job. kInvalid if the trace does not tell what codecs may encode.
 Result<MeasuredJob> with_codec_floor(const MeasuredJob& measured, std::uint64_t min_bytes);
 
 // Successive steps as shares of the usual step: those of the slowest of `nodes` alike nodes whose steps vary by `spread`.

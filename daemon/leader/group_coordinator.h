@@ -82,7 +82,8 @@ class GroupCoordinator {
   std::optional<wire::LaunchOrder> take_launches(LinkFailover& links, TimeUs now_us);
 
   [[nodiscard]] std::size_t outstanding_launches() const { return outstanding_.size(); }
-  // Appends this group's newest plans, its merged buckets, its newest policies and the one in force, step times, and its preserver to the lists of these names.
+  // Appends this group's newest plans, its merged buckets, its newest policies and the one in force, step times, and its preserver to the
+  // lists of these names.
   void add_status(nlohmann::json& leader) const;
 
  private:

@@ -81,7 +81,8 @@ class LaunchCoordinator final : public SchedulerPort {
   [[nodiscard]] std::size_t buckets(std::uint32_t group) const;  // 0: the group is not agreed
   // Nodes that have not declared a group which others have.
   [[nodiscard]] LateNodes& undeclared() { return undeclared_; }
-  // Adds "plans", "merging", "policies", "policies_in_force", "preserver", "step_times", "codecs", "settings" and "outstanding" (launches) to `json`.
+  // Adds "plans", "merging", "policies", "policies_in_force", "preserver", "step_times", "codecs", "settings" and "outstanding" (launches)
+  // to `json`.
   void add_status(nlohmann::json& json) const;
 
  private:
