@@ -45,7 +45,7 @@ constexpr const char* kUsage =
     "for it: with --try compile the script asks deft.trying(\"compile\"). Nothing of that is written.\n"
     "--verify runs COMMAND, which starts the job, twice as it is and twice with the settings found. If it is not "
     "faster by\n"
-    "more than runs differ, no file is written. Less is tried than is promised without: replay may err by that.\n";
+    "more than runs differ, no file is written. It also tries settings that promise too little without a proof.\n";
 
 struct OptimizeOptions {
   std::string folder;
