@@ -65,8 +65,11 @@ def test_a_larger_batch_is_told_from_a_slow_node(traces):
 
 def test_a_noisy_neighbour_is_named_or_that_all_nodes_vary(traces):
     text, first = explain(traces / "noisy neighbour")
-    # On a busy machine the other nodes vary, too, or most of this node's steps are long. explain_test has both.
-    assert first["cause"] in ("noisy-neighbour", "slow-worker", "uneven-batch"), text
+    # On a busy machine the other nodes vary, too, or most of this node's steps are long. explain_test has both. If
+    # replay errs by more than mending would win, no cause is left, and a line tells what disturbs all nodes.
+    disturbed = re.search(r"^other programs take \d+ % .*, and more than 10 % of those of \d more", text, re.M)
+    expected = {"noisy-neighbour", "slow-worker", "uneven-batch"} | ({"none"} if disturbed else set())
+    assert first["cause"] in expected, text
     assert first["where"] in ("node1", ""), text
 
 
