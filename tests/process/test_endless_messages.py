@@ -10,9 +10,9 @@ import pytest
 from cluster import BUILD, PATIENT, Cluster, clean_environment, free_port, wait_for_line, wait_until
 from hostile import memory_kib
 from test_parameter_servers import Servers
-from zmtp import EMPTY_FRAMES, LARGE_FRAMES, Connection, Router, dealer, send_without_end
+from zmtp import EMPTY_FRAMES, Connection, Router, dealer, large_frame, send_without_end
 
-MOST_SENT = {"large frames": (LARGE_FRAMES, 1 << 30), "empty frames": (EMPTY_FRAMES, 64 << 20)}
+MOST_SENT = {"large frames": (large_frame(128 << 10), 1 << 30), "empty frames": (EMPTY_FRAMES, 64 << 20)}
 MOST_KIB = 600 << 10  # by which a process may grow; without a bound it grows by a gigabyte and more
 
 WELCOME, PING = 4, 7  # kinds of messages

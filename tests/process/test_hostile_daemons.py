@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cluster import wait_until
 from hostile import ERROR, Client, busy_daemon, goes_on, memory_kib
-from zmtp import GREETING, LARGE_FRAMES, Router, dealer, message, send_without_end
+from zmtp import GREETING, Router, dealer, large_frame, message, send_without_end
 
 TO_LEADER, TO_NODE = "f40", "f41"
 JOB = """
@@ -107,12 +107,12 @@ def test_a_message_without_an_end_costs_its_sender_the_connection(busy):
     daemon = busy.daemons[0].pid
     before, cut = memory_kib(daemon), busy.status()["control_drops"]["endless"]
     with dealer(busy.listen[0]) as stranger:
-        send_without_end(stranger, LARGE_FRAMES, 1 << 30)
+        send_without_end(stranger, large_frame(16 << 20), 1 << 30)
     with Router() as leader, Client(busy.socket(0)) as worker:
         worker.hello(rank=1, world=2, job=b"led-by-a-talker", leader=leader.address.encode())
         with leader.accept() as line:
             line.receive()
-            send_without_end(line, LARGE_FRAMES, 1 << 30)
+            send_without_end(line, large_frame(16 << 20), 1 << 30)
     assert busy.status()["control_drops"]["endless"] == cut + 2
     wait_until(lambda: memory_kib(daemon) < before + (64 << 10), what="the memory is given back")
     goes_on(busy)

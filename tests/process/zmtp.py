@@ -78,7 +78,11 @@ class Connection:
         return body
 
 
-LARGE_FRAMES = bytes([MORE | LONG]) + struct.pack(">Q", 128 << 10) + bytes(128 << 10)
+def large_frame(size: int) -> bytes:
+    """One that is not the last of its message."""
+    return bytes([MORE | LONG]) + struct.pack(">Q", size) + bytes(size)
+
+
 EMPTY_FRAMES = bytes([MORE, 0]) * (64 << 10)  # each of the two bytes takes ZeroMQ 32 bytes of memory
 
 
