@@ -1,6 +1,7 @@
 """Runs deftrun, for tests of it."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -51,13 +52,20 @@ def deftrun(*words: str, **options) -> subprocess.CompletedProcess:
     )
 
 
+def begin_with_own_signals() -> None:
+    """Whoever starts the tests in the background or by nohup has signals ignored, and deftrun would go on ignoring
+    them."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(*words: str, program: Path = BIN / "deftrun", **options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, program, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
+        **{"preexec_fn": begin_with_own_signals, **options},
     )
 
 

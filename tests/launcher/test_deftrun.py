@@ -351,8 +351,7 @@ def test_a_reader_that_goes_ends_the_run_and_the_workers_have_the_grace(tmp_path
 def test_an_interrupt_while_the_launcher_loads_its_modules_is_no_traceback(tmp_path, monkeypatch):
     (tmp_path / "shlex.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    # Whoever starts the tests in the background may have interrupts ignored, and deftrun would go on ignoring them.
-    run = start("-np", "1", "true", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    run = start("-np", "1", "true")
     assert run.stdout.readline() == "loading\n"
     run.send_signal(signal.SIGINT)
     _, errors = run.communicate(timeout=240)
