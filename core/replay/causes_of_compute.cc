@@ -159,7 +159,7 @@ bool has_larger_batch(const std::vector<NodeSteps>& nodes, std::size_t node, dou
 
 // Other programs on its cores make a node slow or unsteady, and not its processors.
 void blame_other_programs(const JobTrace& job, std::size_t node, TimeUs from_us, Cause& cause) {
-  const auto taken = taken_beyond(uses_of_cores(job, from_us), node);
+  const auto taken = taken_beyond(shares_of_cores(job, from_us), node);
   if (!taken) return;
   cause.cause = "noisy-neighbour";
   cause.what += ", and other programs take " + percent(*taken) + " of its cores";

@@ -38,12 +38,12 @@ double share_of(double part, double whole) { return whole > 0 ? std::clamp(part 
 
 }  // namespace
 
-bool CoresUse::is_short() const { return waiting >= kWaiting || busy >= kAllBusy; }
+bool CoreShares::is_short() const { return waiting >= kWaiting || busy >= kAllBusy; }
 
-std::vector<std::optional<CoresUse>> uses_of_cores(const JobTrace& job, TimeUs from_us) {
+std::vector<std::optional<CoreShares>> shares_of_cores(const JobTrace& job, TimeUs from_us) {
   std::vector<Measured> nodes;
   for (const auto& node : job.nodes) nodes.push_back(measured_on(node.trace, from_us));
-  std::vector<std::optional<CoresUse>> uses(nodes.size());
+  std::vector<std::optional<CoreShares>> shares(nodes.size());
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     const Measured& node = nodes[n];
     if (node.core_us <= 0) continue;
@@ -53,30 +53,31 @@ std::vector<std::optional<CoresUse>> uses_of_cores(const JobTrace& job, TimeUs f
       if (nodes[other].us > 0 && is_same_host && (nodes[other].which & node.which) != 0)
         own_us += nodes[other].own_us * node.us / nodes[other].us;  // the records may be of other times
     }
-    uses[n] = {.others = share_of(node.busy_us - own_us, node.core_us),
-               .busy = share_of(node.busy_us, node.core_us),
-               .waiting = share_of(node.waited_us, node.worker_us)};
+    shares[n] = {.others = share_of(node.busy_us - own_us, node.core_us),
+                 .busy = share_of(node.busy_us, node.core_us),
+                 .waiting = share_of(node.waited_us, node.worker_us)};
   }
-  return uses;
+  return shares;
 }
 
-std::optional<double> taken_beyond(const std::vector<std::optional<CoresUse>>& uses, std::size_t node) {
+std::optional<double> taken_beyond(const std::vector<std::optional<CoreShares>>& shares, std::size_t node) {
   std::vector<double> others;
-  for (std::size_t other = 0; other < uses.size(); ++other)
-    if (other != node && uses[other]) others.push_back(uses[other]->others);
-  if (others.empty() || !uses[node] || !uses[node]->is_short()) return std::nullopt;
-  const double taken = uses[node]->others;
+  for (std::size_t other = 0; other < shares.size(); ++other)
+    if (other != node && shares[other]) others.push_back(shares[other]->others);
+  if (others.empty() || !shares[node] || !shares[node]->is_short()) return std::nullopt;
+  const double taken = shares[node]->others;
   return taken >= median(others) + kMuch ? std::optional(taken) : std::nullopt;
 }
 
 std::string note_of_other_programs(const JobTrace& job) {
   if (job.node_count() > job.nodes.size()) return "";
-  const auto uses = uses_of_cores(job, 0);
+  const auto shares = shares_of_cores(job, 0);
   const auto lacks = [](const auto& use) { return use && use->is_short() && use->others >= kMuch; };
-  const auto count = std::ranges::count_if(uses, lacks);
+  const auto count = std::ranges::count_if(shares, lacks);
   if (count == 0) return "";
-  const auto most = std::ranges::max_element(uses, {}, [&](const auto& use) { return lacks(use) ? use->others : -1; });
-  const std::uint32_t node = job.nodes[static_cast<std::size_t>(most - uses.begin())].trace.header.node;
+  const auto most =
+      std::ranges::max_element(shares, {}, [&](const auto& use) { return lacks(use) ? use->others : -1; });
+  const std::uint32_t node = job.nodes[static_cast<std::size_t>(most - shares.begin())].trace.header.node;
   std::string note = "other programs take " + percent((*most)->others) + " of the cores of node" + std::to_string(node);
   if (count > 1) note += ", and more than " + percent(kMuch) + " of those of " + std::to_string(count - 1) + " more";
   return note + ": neither workers nor daemons of this job";

@@ -156,8 +156,8 @@ TEST(OtherPrograms, AreNotTheOtherNodesOfTheSameMachine) {
   auto job = job_on_hosts();
   for (auto& node : job.nodes) node.trace.header.host = "one";
   for (std::size_t node = 0; node < 3; ++node) tell(job, node, {.busy = 3.9, .own = 1.2, .waited = 0.3});
-  const auto uses = uses_of_cores(job, 0);
-  for (const auto& use : uses) {
+  const auto shares = shares_of_cores(job, 0);
+  for (const auto& use : shares) {
     ASSERT_TRUE(use);
     EXPECT_NEAR(use->others, 0.3 / 4, 1e-6);
     EXPECT_NEAR(use->busy, 3.9 / 4, 1e-6);
@@ -177,7 +177,7 @@ TEST(OtherPrograms, AreNotTheOtherNodesOfTheSameMachine) {
 
 TEST(OtherPrograms, AreUnknownInTracesOfOlderVersionsAndOfSomeNodes) {
   auto job = job_on_hosts();
-  for (const auto& use : uses_of_cores(job, 0)) EXPECT_FALSE(use);
+  for (const auto& use : shares_of_cores(job, 0)) EXPECT_FALSE(use);
   EXPECT_EQ(explained(job).causes.front().cause, "slow-worker");
   tell(job, 1, kDisturbed);
   EXPECT_EQ(explained(job).causes.front().cause, "slow-worker") << "no other node tells";
@@ -197,7 +197,7 @@ TEST(OtherPrograms, NumbersThatCannotBeAreShares) {
         at_us, at_us + 1,
         trace::CoresTrace{.busy_us = most, .waited_us = most, .which = most, .cores = 65535, .workers = 65535});
   }
-  for (const auto& use : uses_of_cores(job, 0)) {
+  for (const auto& use : shares_of_cores(job, 0)) {
     ASSERT_TRUE(use);
     EXPECT_LE(use->others, 1);
     EXPECT_LE(use->waiting, 1);
