@@ -330,8 +330,8 @@ TEST(Search, LeavesOutALinkThatKeepsTheBestPolicyFromRunning) {
 }
 
 TEST(Search, LeavesOutALinkOfLongLatencyUnderAPolicyThatLosesByIt) {
-  const auto both = with_link(measured_job(12, "dear"), "gloo:b", 20'000, 150);
-  const auto found = search(both, {.policies = {"dear"}}, all);
+  const auto both = with_link(measured_job(12, "mergecomp"), "gloo:b", 50'000, 150);
+  const auto found = search(both, {.policies = {"mergecomp"}}, all);
   ASSERT_TRUE(found) << found.error().message();
   EXPECT_EQ(found->settings.links, std::vector<std::string>{"gloo:a"});
   Settings with_it = found->settings;
