@@ -12,7 +12,6 @@ namespace {
 
 constexpr double kMuch = 0.1;      // of a node's cores: less is what any system does beside a job
 constexpr double kWaiting = 0.05;  // of the time, that workers lose noticeably
-constexpr double kAllBusy = 0.9;   // of the cores: workers whose other threads compute wait, too
 
 struct Measured {
   double us = 0, busy_us = 0, own_us = 0, core_us = 0, waited_us = 0, worker_us = 0;
@@ -38,7 +37,7 @@ double share_of(double part, double whole) { return whole > 0 ? std::clamp(part 
 
 }  // namespace
 
-bool CoreShares::is_short() const { return waiting >= kWaiting || busy >= kAllBusy; }
+bool CoreShares::is_short() const { return waiting >= kWaiting; }
 
 std::vector<std::optional<CoreShares>> shares_of_cores(const JobTrace& job, TimeUs from_us) {
   std::vector<Measured> nodes;
@@ -54,7 +53,6 @@ std::vector<std::optional<CoreShares>> shares_of_cores(const JobTrace& job, Time
         own_us += nodes[other].own_us * node.us / nodes[other].us;  // the records may be of other times
     }
     shares[n] = {.others = share_of(node.busy_us - own_us, node.core_us),
-                 .busy = share_of(node.busy_us, node.core_us),
                  .waiting = share_of(node.waited_us, node.worker_us)};
   }
   return shares;

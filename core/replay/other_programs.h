@@ -18,10 +18,9 @@ namespace deft::replay {
 
 struct CoreShares {
   double others = 0;   // share of the node's cores that other programs took
-  double busy = 0;     // share that any program took
   double waiting = 0;  // share of the time in which a worker's main thread had no core
 
-  // True if the workers had too few cores: other programs on idle ones disturb nobody.
+  // True if the workers had too few cores. Other programs on idle ones disturb nobody, nor do those of low priority.
   [[nodiscard]] bool is_short() const;
 };
 
