@@ -25,7 +25,6 @@ constexpr std::size_t kBytesARound = 8 << 20;  // of a socket, likewise; one mes
 constexpr int kUnreadMessages = 4096;          // of one peer; its further messages wait on its side
 constexpr int kUnsentMessages = 65536;         // to one peer, which does not read them
 constexpr TimeUs kResolveAgainUs = 1'000'000;
-constexpr TimeUs kUnfinishedUs = 100'000;  // between looks; a stranger on loopback brings some 300 MB meanwhile
 constexpr link::UnfinishedMessages::Limits kMostUnfinished{.of_one = 2 * kMaxMessageBytes,
                                                            .of_all = 8 * kMaxMessageBytes};
 constexpr std::string_view kInternet = "tcp://";
@@ -306,8 +305,9 @@ void ControlPlane::watch_messages_of(const std::vector<int>& connections, std::u
   for (const int fd : connections) guard_.unfinished.connected(fd, port);
   if (guard_.look != 0 || guard_.unfinished.empty()) return;
   // The timer is for all connections: it does not belong to the job whose connection came first.
-  run_for({}, "a look at unfinished messages",
-          [this] { guard_.look = reactor_.after(kUnfinishedUs, [this] { end_endless_messages(); }); });
+  run_for({}, "a look at unfinished messages", [this] {
+    guard_.look = reactor_.after(link::UnfinishedMessages::kLookUs, [this] { end_endless_messages(); });
+  });
 }
 
 void ControlPlane::end_endless_messages() {
