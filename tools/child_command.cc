@@ -23,7 +23,8 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
   return variables;
 }
 
-// While it lives, the signals that end a program wait: first the command ends, and then its files go. Those that are ignored stay so.
+// While this object lives, the signals that end a program wait, so that the command ends before its files are removed. Ignored signals
+// stay ignored.
 class EndSignals {
  public:
   EndSignals() {

@@ -46,7 +46,7 @@ constexpr std::string_view to_string(ErrorKind kind) {
   return "unknown";
 }
 
-// The class that another process says by its number; kInternal if there is none of that number.
+// The error class with this number, which another process has sent; kInternal if no class has it.
 constexpr ErrorKind error_kind_of(std::uint32_t number) {
   const bool is_known =
       number >= static_cast<unsigned>(ErrorKind::kInvalid) && number <= static_cast<unsigned>(ErrorKind::kInternal);

@@ -1,4 +1,4 @@
-// How much of each node's cores other programs took: what is neither a worker of the job nor a daemon of its nodes. Traces of older
+// How much of each node's cores other programs took: all programs but the job's workers and the daemons of its nodes. Traces of older
 // versions tell nothing of it.
 //
 //   const auto shares = shares_of_cores(job, 0);

@@ -3,7 +3,8 @@
 //   CoresMeter meter;
 //   if (const auto use = meter.measure(now_us, pids)) record(*use);   // empty: it is not time, or not all is known
 //
-// What is left is the work of other programs. The kernel counts what cores did in steps of 10 ms, and processes exactly. One thread.
+// The rest of the cores' time is the work of other programs. The kernel counts what cores did in steps of 10 ms, and processes exactly.
+// One thread.
 #pragma once
 
 #include <sys/types.h>

@@ -349,7 +349,7 @@ TEST(Search, KeepsALinkThatCarriesItsShare) {
   EXPECT_GT(replayed_us(both, fewer), 1.1 * found->step_us);
 }
 
-// A running job cannot change its links, and nobody can name those that each node calls otherwise.
+// A running job cannot change its links. If nodes call a link by different names, no option can name it for all of them.
 TEST(Search, KeepsLinksThatCannotBeLeftOut) {
   auto both = with_link(measured_job(12, "fifo"), "ps:h:1+h:2", 3000, 5);
   const auto fewer = [&](bool running) {

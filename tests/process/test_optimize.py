@@ -266,7 +266,7 @@ def test_a_codec_that_is_suggested_goes_with_the_settings_that_are_kept(simulate
     assert f"compression = int8 would make it {kept / 1000:.1f} ms" in found.stdout
 
 
-# The first brings another policy than the one that is searched; the second never finds anything.
+# The first pass proposes another policy than the searched one. The second proposes nothing.
 PASSES = """
 import deft
 

@@ -10,8 +10,8 @@ namespace deft::link::ps_backend {
 namespace {
 
 constexpr std::int64_t kMaxMessageBytes = kMaxAnswerBytes + 1024;  // encrypted, an answer is a little longer
-// Those that a link does not take from its socket wait on the server's side. It waits for fewer results, and looks at the socket also while
-// it waits for none.
+// More messages than these, which a link has not taken from its socket, wait on the server's side. A link never waits for so many results,
+// and it also looks at the socket while it waits for none.
 constexpr int kUnreadMessages = 64;
 constexpr std::size_t kMostTextBytes = 4096;  // of a server's error
 constexpr int kReconnectMs = 50;
