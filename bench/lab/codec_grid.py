@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -190,18 +191,22 @@ def run(arguments: argparse.Namespace) -> int:
             _check(case)
             if arguments.precision == "float16":
                 raise ValueError(f"--dates {case} with --precision float16: a step that the scale skips has no date")
+    rows = {(case, name): _runs(arguments, name, case) for case in dates for name in codecs}
     results = FinishedRuns(arguments.results)
-    reference = [results.of(one, arguments.data) for one in _runs(arguments, codecs[0], dates[0])]
+    for number, of_seed in enumerate(zip(*rows.values(), strict=True), 1):  # so a grid that is cut off has whole pairs
+        for one in of_seed:
+            results.of(one, arguments.data)
+        print(f"seed {number} of {arguments.seeds} is done", file=sys.stderr)
+    measured = {row: [results.of(one, arguments.data) for one in runs] for row, runs in rows.items()}
     print(f"{arguments.model} in {arguments.precision}, {arguments.steps} steps, {arguments.seeds} seeds, ", end="")
     print(f"{arguments.nodes} nodes; differences to {codecs[0]}, {dates[0]}, with 95 % intervals")
     print(
         f"{'codec':<16}{'dates':<10}{'bytes':>7}  {'accuracy':>9}  {'difference':>16}  {'loss':>7}  {'difference':>17}"
         f"  diverged, of {codecs[0]}"
     )
-    for case in dates:
-        for name in codecs:
-            measured = [results.of(one, arguments.data) for one in _runs(arguments, name, case)]
-            print(_row(name, case, measured, reference), flush=True)
+    reference = measured[dates[0], codecs[0]]
+    for (case, name), of_row in measured.items():
+        print(_row(name, case, of_row, reference))
     return 0
 
 

@@ -137,6 +137,8 @@ def test_the_table_and_the_file_of_finished_runs(tmp_path):
     first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = file.read_text().splitlines()
     assert len(lines) == 2 * 3 * 2 and len({json.dumps(json.loads(line)["run"]) for line in lines}) == 12
+    seeds = [json.loads(line)["run"]["seed"] for line in lines]
+    assert seeds == sorted(seeds), "a grid that is cut off has whole pairs"
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == first
     assert file.read_text().splitlines() == lines, "what is known is not run again"
     assert len(first.splitlines()) == 2 + 6
