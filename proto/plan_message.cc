@@ -21,7 +21,7 @@ Result<void> check_time(const char* field, double us) {
 Result<void> check(const model::Plan& plan, std::uint64_t hash) {
   if (auto ok = check_time("step_us", plan.step_us); !ok) return ok;
   if (auto ok = check_time("compute_us", plan.compute_us); !ok) return ok;
-  if (auto ok = model::check_plan(plan, plan.bucket_bytes.size()); !ok) return ok;
+  if (auto ok = model::check_cycles(plan.cycles, plan.bucket_bytes.size()); !ok) return ok;
   if (plan.hash() == hash) return {};
   return fail(ErrorKind::kMismatch,
               "plan.hash: the sender says " + hex(hash) + ", and here the plan's hash is " + hex(plan.hash()),
@@ -51,12 +51,12 @@ deft::Plan to_message(const ScheduledPlan& dated) {
   deft::Plan message;
   message.set_epoch(dated.epoch);
   message.set_activation_step(dated.activation_step);
-  message.set_period_steps(dated.plan.period_steps);
-  write(dated.plan.generations, *message.mutable_generations());
-  for (const auto& [bucket, generations] : dated.plan.own_generations) {
+  message.set_period_steps(dated.plan.cycles.period_steps());
+  write(dated.plan.cycles.usual.generations, *message.mutable_generations());
+  for (const auto& [bucket, cycle] : dated.plan.cycles.own) {
     deft::PlanOwn& own = *message.add_own_generations();
     own.set_bucket(bucket);
-    write(generations, *own.mutable_generations());
+    write(cycle.generations, *own.mutable_generations());
   }
   message.set_hash(dated.plan.hash());
   message.set_step_us(dated.plan.step_us);
@@ -67,10 +67,10 @@ deft::Plan to_message(const ScheduledPlan& dated) {
 Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes) {
   ScheduledPlan dated{message.epoch(), message.activation_step(), {}};
   model::Plan& plan = dated.plan;
-  plan.period_steps = message.period_steps();
-  plan.generations = read(message.generations());
+  plan.cycles.usual = {message.period_steps(), read(message.generations())};
   for (const auto& own : message.own_generations())
-    if (!plan.own_generations.emplace(own.bucket(), read(own.generations())).second)
+    if (!plan.cycles.own.emplace(own.bucket(), model::UpdateCycle{message.period_steps(), read(own.generations())})
+             .second)
       return fail(ErrorKind::kInvalid, "plan.own_generations: bucket " + std::to_string(own.bucket()) + " comes twice");
   plan.bucket_bytes.assign(bucket_bytes.begin(), bucket_bytes.end());
   plan.step_us = message.step_us();

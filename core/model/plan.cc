@@ -4,7 +4,6 @@
 #include <array>
 
 #include "core/base/text.h"
-#include "core/model/update_cycle.h"
 
 namespace deft::model {
 namespace {
@@ -31,16 +30,12 @@ class Hasher {
   std::uint64_t state_ = stable_hash({});
 };
 
-tl::unexpected<Error> at(const std::string& place, const std::string& what) {
-  return fail(ErrorKind::kInvalid, "plan." + place + ": " + what);
-}
-
 template <typename Value>
 std::uint32_t most_of(const Plan& plan, Value value) {
   std::uint32_t most = 0;
-  for (const auto& generation : plan.generations) most = std::max(most, value(generation));
-  for (const auto& [bucket, generations] : plan.own_generations)
-    for (const auto& generation : generations) most = std::max(most, value(generation));
+  for (const auto& generation : plan.cycles.usual.generations) most = std::max(most, value(generation));
+  for (const auto& [bucket, cycle] : plan.cycles.own)
+    for (const auto& generation : cycle.generations) most = std::max(most, value(generation));
   return most;
 }
 
@@ -49,15 +44,17 @@ bool is_fresh(const PlanGeneration& generation) { return generation.merged() == 
 }  // namespace
 
 double Plan::updates_per_step() const {
-  const auto rate = [this](const auto& of) { return static_cast<double>(of.size()) / period_steps; };
-  if (own_generations.empty()) return rate(generations);
+  const auto rate = [](const UpdateCycle& cycle) {
+    return static_cast<double>(cycle.generations.size()) / cycle.period_steps;
+  };
+  if (cycles.own.empty()) return rate(cycles.usual);
   double sum = 0, all = 0;
   for (BucketIndex b = 0; b < bucket_bytes.size(); ++b) {
     const auto bytes = static_cast<double>(bucket_bytes[b]);
-    sum += bytes * rate(generations_of(b));
+    sum += bytes * rate(cycles.of(b));
     all += bytes;
   }
-  return all > 0 ? sum / all : rate(generations);
+  return all > 0 ? sum / all : rate(cycles.usual);
 }
 
 std::uint32_t Plan::max_staleness() const {
@@ -73,33 +70,21 @@ double Plan::stale_share() const {
   for (BucketIndex b = 0; b < bucket_bytes.size(); ++b) {
     const auto bytes = static_cast<double>(bucket_bytes[b]);
     all += bytes;
-    if (!std::ranges::all_of(generations_of(b), is_fresh)) stale += bytes;
+    if (!std::ranges::all_of(cycles.of(b).generations, is_fresh)) stale += bytes;
   }
   return all > 0 ? stale / all : 0;
 }
 
 std::uint64_t Plan::hash() const {
   Hasher hasher;
-  hasher.add(period_steps);
-  hasher.add(generations);
-  hasher.add(own_generations.size());
-  for (const auto& [bucket, own] : own_generations) {
+  hasher.add(cycles.period_steps());
+  hasher.add(cycles.usual.generations);
+  hasher.add(cycles.own.size());
+  for (const auto& [bucket, own] : cycles.own) {
     hasher.add(bucket);
-    hasher.add(own);
+    hasher.add(own.generations);
   }
   return hasher.value();
-}
-
-Result<void> check_plan(const Plan& plan, std::size_t buckets) {
-  if (auto ok = check_cycle({plan.period_steps, plan.generations}); !ok) return ok;
-  for (const auto& [bucket, generations] : plan.own_generations) {
-    if (bucket >= buckets)
-      return at("own_generations",
-                "of bucket " + std::to_string(bucket) + ", and there are " + std::to_string(buckets) + " buckets");
-    auto ok = check_cycle({plan.period_steps, generations});
-    if (!ok) return tl::unexpected(ok.error().in("bucket " + std::to_string(bucket)));
-  }
-  return {};
 }
 
 }  // namespace deft::model

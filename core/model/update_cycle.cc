@@ -81,13 +81,6 @@ std::string to_text(const UpdateCycle& cycle) {
   return text;
 }
 
-UpdateCycles cycles_of(const Plan& plan) {
-  UpdateCycles cycles{{plan.period_steps, plan.generations}, {}};
-  for (const auto& [bucket, generations] : plan.own_generations)
-    cycles.own.emplace(bucket, UpdateCycle{plan.period_steps, generations});
-  return cycles;
-}
-
 Result<void> check_cycle(const UpdateCycle& cycle) {
   if (cycle.period_steps == 0) return at("period_steps", "0, a cycle has at least one step");
   if (cycle.period_steps > kMaxPlanSteps)
@@ -110,6 +103,21 @@ Result<void> check_cycle(const UpdateCycle& cycle) {
   if (applied >= std::uint64_t{cycle.generations.front().apply_step} + cycle.period_steps)
     return at("generations[" + std::to_string(cycle.generations.size() - 1) + "].apply_step",
               "not before the next cycle's first");
+  return {};
+}
+
+Result<void> check_cycles(const UpdateCycles& cycles, std::size_t buckets) {
+  if (auto ok = check_cycle(cycles.usual); !ok) return ok;
+  for (const auto& [bucket, own] : cycles.own) {
+    if (bucket >= buckets)
+      return at("own_generations",
+                "of bucket " + std::to_string(bucket) + ", and there are " + std::to_string(buckets) + " buckets");
+    auto ok = own.period_steps == cycles.period_steps()
+                  ? check_cycle(own)
+                  : at("period_steps", std::to_string(own.period_steps) + ", and the other buckets' is " +
+                                           std::to_string(cycles.period_steps()));
+    if (!ok) return tl::unexpected(ok.error().in("bucket " + std::to_string(bucket)));
+  }
   return {};
 }
 

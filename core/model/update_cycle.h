@@ -14,9 +14,22 @@
 
 #include "core/base/status.h"
 #include "core/model/buckets.h"
-#include "core/model/plan.h"
 
 namespace deft::model {
+
+inline constexpr std::uint32_t kMaxPlanSteps = 1 << 16;  // the longest cycle, and the largest staleness
+
+// One update of a bucket in a cycle.
+struct PlanGeneration {
+  std::uint32_t first_step = 0;  // the generation merges the steps first_step to last_step
+  std::uint32_t last_step = 0;   // below period_steps
+  std::uint32_t apply_step = 0;  // above last_step; may lie in a later cycle
+
+  // How many steps run between the newest merged step and the step that sees the update; 0: the update is applied at once.
+  [[nodiscard]] std::uint32_t staleness() const { return apply_step - last_step - 1; }
+  [[nodiscard]] std::uint32_t merged() const { return last_step - first_step + 1; }
+  bool operator==(const PlanGeneration&) const = default;
+};
 
 // The cycle of one bucket.
 struct UpdateCycle {
@@ -27,9 +40,10 @@ struct UpdateCycle {
 
 // The cycles of all buckets. All have the same period.
 struct UpdateCycles {
-  UpdateCycle usual;
-  std::map<BucketIndex, UpdateCycle> own;  // the cycles of the buckets that do not have the usual one
+  UpdateCycle usual = {};
+  std::map<BucketIndex, UpdateCycle> own = {};  // the cycles of the buckets that do not have the usual one
 
+  [[nodiscard]] std::uint32_t period_steps() const { return usual.period_steps; }
   [[nodiscard]] const UpdateCycle& of(BucketIndex bucket) const {
     const auto found = own.find(bucket);
     return found == own.end() ? usual : found->second;
@@ -37,12 +51,12 @@ struct UpdateCycles {
   bool operator==(const UpdateCycles&) const = default;
 };
 
-// The cycles that `plan` describes.
-UpdateCycles cycles_of(const Plan& plan);
-
-// kInvalid unless each step is merged once, in order, and applied after it has run. The error names the field as check_plan
-// does.
+// kInvalid unless each step is merged once, in order, and applied after it has run. The error names the field:
+// "plan.generations[1].apply_step: ...".
 Result<void> check_cycle(const UpdateCycle& cycle);
+
+// The same for the cycles of `buckets` buckets.
+Result<void> check_cycles(const UpdateCycles& cycles, std::size_t buckets);
 
 // A cycle as users write it: `first-last@apply` for each generation, or `first@apply` for a generation of one step.
 // "0-1@4,2@5": steps 0 and 1 are merged and applied before step 4, step 2 before step 5; step 3 begins the next cycle.

@@ -72,10 +72,10 @@ BucketGroups::BucketGroups(const Problem& problem, const PlanLimits& limits)
 
 Timetable BucketGroups::expand(const Timetable& of_groups) const {
   Timetable table{.plan = of_groups.plan, .links = {}, .part_us = of_groups.part_us};
-  table.plan.own_generations.clear();
-  for (const auto& [group, generations] : of_groups.plan.own_generations)
+  table.plan.cycles.own.clear();
+  for (const auto& [group, cycle] : of_groups.plan.cycles.own)
     for (std::size_t b = firsts_[group]; b < end_of(group); ++b)
-      table.plan.own_generations.emplace(static_cast<model::BucketIndex>(b), generations);
+      table.plan.cycles.own.emplace(static_cast<model::BucketIndex>(b), cycle);
   for (const auto& link : of_groups.links) {
     auto& parts = table.links.emplace_back();
     for (const TimetablePart& part : link) expand(part, parts);

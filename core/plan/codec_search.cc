@@ -27,7 +27,7 @@ double enough_time_us(const model::Profile& profile, const PlanLimits& limits) {
 std::vector<double> rates_of(const model::Plan& plan, std::size_t buckets) {
   std::vector<double> rates;
   for (model::BucketIndex b = 0; b < buckets; ++b)
-    rates.push_back(static_cast<double>(plan.generations_of(b).size()) / plan.period_steps);
+    rates.push_back(static_cast<double>(plan.cycles.of(b).generations.size()) / plan.cycles.period_steps());
   return rates;
 }
 
@@ -35,7 +35,7 @@ std::vector<double> rates_of(const model::Plan& plan, std::size_t buckets) {
 double lateness(const model::Plan& plan, const Problem& problem) {
   double sum = 0;
   for (model::BucketIndex b = 0; b < problem.buckets(); ++b)
-    for (const auto& generation : plan.generations_of(b))
+    for (const auto& generation : plan.cycles.of(b).generations)
       sum += static_cast<double>(problem.bucket(b).bytes) * generation.staleness();
   return sum;
 }
@@ -43,9 +43,9 @@ double lateness(const model::Plan& plan, const Problem& problem) {
 // The timetable with the update ratio, the stale buckets and the parts of `table`, for other times.
 std::optional<Timetable> rebuilt(const Timetable& table, const Problem& problem, const PlanLimits& limits) {
   const Problem counted_on = problem.scaled(limits.capacity, 1 + limits.jitter_margin);
-  const auto& own = table.plan.own_generations;
-  const auto& generations = own.empty() ? table.plan.generations : own.begin()->second;
-  const UpdateRatio ratio{static_cast<std::uint32_t>(generations.size()), table.plan.period_steps};
+  const auto& own = table.plan.cycles.own;
+  const auto& cycle = own.empty() ? table.plan.cycles.usual : own.begin()->second;
+  const UpdateRatio ratio{static_cast<std::uint32_t>(cycle.generations.size()), cycle.period_steps};
   std::vector<bool> stale(problem.buckets());
   for (const auto& of_bucket : own) stale[of_bucket.first] = true;
   return timed(own.empty() ? build_uniform(counted_on, limits, ratio, table.part_us)

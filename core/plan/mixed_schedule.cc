@@ -259,10 +259,9 @@ bool MixedBuilder::list_parts(Timetable& table) {
 std::optional<Timetable> MixedBuilder::chosen_cycle() {
   const std::uint32_t begin = cycle_ * ratio_.steps, first = cycle_ * ratio_.generations;
   Timetable table;
-  model::Plan& plan = table.plan;
-  plan.period_steps = ratio_.steps;
-  plan.generations.clear();
-  for (std::uint32_t s = 0; s < ratio_.steps; ++s) plan.generations.push_back({s, s, s + 1});
+  model::UpdateCycles& cycles = table.plan.cycles;
+  cycles.usual = {ratio_.steps, {}};
+  for (std::uint32_t s = 0; s < ratio_.steps; ++s) cycles.usual.generations.push_back({s, s, s + 1});
   for (std::size_t b = 0; b < problem_.buckets(); ++b) {
     if (!stale_[b]) continue;
     model::UpdateCycle own{ratio_.steps, {}};
@@ -272,7 +271,7 @@ std::optional<Timetable> MixedBuilder::chosen_cycle() {
         own.generations, [&](const auto& g) { return g.staleness() > limits_.max_staleness_steps; });
     if (too_stale || !model::check_cycle(own) || model::slots_needed(own) > limits_.max_generations)
       return std::nullopt;
-    plan.own_generations.emplace(static_cast<model::BucketIndex>(b), std::move(own.generations));
+    cycles.own.emplace(static_cast<model::BucketIndex>(b), std::move(own));
   }
   if (!list_parts(table)) return std::nullopt;
   return table;

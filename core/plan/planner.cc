@@ -60,18 +60,20 @@ struct Candidate {
 
 double mean_staleness(const model::Plan& plan) {
   double sum = 0;
-  for (const auto& generation : plan.generations) sum += generation.staleness();
-  return sum / static_cast<double>(plan.generations.size());
+  const auto& generations = plan.cycles.usual.generations;
+  for (const auto& generation : generations) sum += generation.staleness();
+  return sum / static_cast<double>(generations.size());
 }
 
 // Merit of two candidates whose rates count as equal.
 bool better(const Candidate& a, const Candidate& b) {
   const auto merit = [](const Candidate& c) {
-    const double parts = static_cast<double>(c.table.parts()) / static_cast<double>(c.table.plan.generations.size());
+    const model::UpdateCycle& usual = c.table.plan.cycles.usual;
+    const double parts = static_cast<double>(c.table.parts()) / static_cast<double>(usual.generations.size());
     const double step_us = c.waiting == 0 ? 0 : std::floor(c.table.plan.step_us / c.table.plan.compute_us * 1000);
     const double steps_per_update = c.waiting == 0 ? 0 : 1 / c.table.plan.updates_per_step();
     return std::make_tuple(c.waiting, step_us, steps_per_update, c.table.plan.max_staleness(),
-                           mean_staleness(c.table.plan), parts, c.table.plan.period_steps);
+                           mean_staleness(c.table.plan), parts, usual.period_steps);
   };
   return merit(a) < merit(b);
 }
@@ -187,9 +189,9 @@ class Preference {
     if (limits_.max_staleness_steps > 0) {
       auto late = stale(found);
       const double most_us = found ? (1 - limits_.least_stale_gain) * found->plan.step_us : kUnlimited;
-      if (late && is_late(late->plan) && late->plan.step_us <= most_us)
+      if (late && late->plan.is_late() && late->plan.step_us <= most_us)
         return late_with_bits_back(*std::move(late), most_us);
-      if (late && !is_late(late->plan) && improves(*late, found)) found = std::move(late);
+      if (late && !late->plan.is_late() && improves(*late, found)) found = std::move(late);
     }
     return is_coded ? with_bits_back(*codecs, *std::move(found)) : std::move(found);
   }
@@ -199,7 +201,6 @@ class Preference {
   [[nodiscard]] bool is_enough(const std::optional<Timetable>& table) const {
     return table && table->plan.step_us <= enough_us_;
   }
-  static bool is_late(const model::Plan& plan) { return plan.max_staleness() > 0 || plan.max_merged() > 1; }
   static bool improves(const Timetable& table, const std::optional<Timetable>& on) {
     return !on || table.plan.step_us < on->plan.step_us;
   }

@@ -13,11 +13,11 @@ class Run {
         problem_(problem),
         compute_(problem),
         cursors_(table.links.size()),
-        ready_(cycles * table.plan.period_steps * problem.buckets()),
+        ready_(cycles * table.plan.cycles.period_steps() * problem.buckets()),
         buckets_(problem.buckets()),
         arrival_(problem.buckets()) {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      buckets_[b].generations = &table.plan.generations_of(static_cast<model::BucketIndex>(b));
+      buckets_[b].generations = &table.plan.cycles.of(static_cast<model::BucketIndex>(b)).generations;
       const std::size_t count = buckets_[b].generations->size();
       buckets_[b].finish_us.resize(cycles * count);
       buckets_[b].left.resize(cycles * count);
@@ -60,7 +60,8 @@ class Run {
   };
   [[nodiscard]] std::size_t apply_step(const Bucket& bucket) const {
     const std::size_t count = bucket.generations->size();
-    return bucket.applied / count * table_.plan.period_steps + (*bucket.generations)[bucket.applied % count].apply_step;
+    return bucket.applied / count * table_.plan.cycles.period_steps() +
+           (*bucket.generations)[bucket.applied % count].apply_step;
   }
   void advance(std::size_t link);
 
@@ -88,7 +89,8 @@ void Run::advance(std::size_t link) {
     Bucket& bucket = buckets_[part.bucket];
     const std::size_t cycle = at.cycle - part.cycles_back;
     const std::size_t generation = cycle * bucket.generations->size() + part.generation;
-    const std::size_t last = cycle * table_.plan.period_steps + (*bucket.generations)[part.generation].last_step;
+    const std::size_t last =
+        cycle * table_.plan.cycles.period_steps() + (*bucket.generations)[part.generation].last_step;
     if (generation >= bucket.left.size() || last >= step_) return;
     const double start = std::max(at.free_us, ready_[last * problem_.buckets() + part.bucket]);
     at.free_us = start + problem_.cost(link, part.bucket).us(part.bytes);
@@ -99,9 +101,9 @@ void Run::advance(std::size_t link) {
 }
 
 std::size_t latest_apply_step(const model::Plan& plan) {
-  std::size_t latest = plan.generations.back().apply_step;
-  for (const auto& [bucket, generations] : plan.own_generations)
-    latest = std::max<std::size_t>(latest, generations.back().apply_step);
+  std::size_t latest = plan.cycles.usual.generations.back().apply_step;
+  for (const auto& [bucket, cycle] : plan.cycles.own)
+    latest = std::max<std::size_t>(latest, cycle.generations.back().apply_step);
   return latest;
 }
 
@@ -119,7 +121,7 @@ double busiest_link_us(const Timetable& table, const Problem& problem) {
 }  // namespace
 
 Evaluation evaluate(const Timetable& table, const Problem& problem) {
-  const std::size_t period = table.plan.period_steps;
+  const std::size_t period = table.plan.cycles.period_steps();
   const std::size_t reach = latest_apply_step(table.plan);
   const std::size_t warm = (reach + period - 1) / period + (period >= 8 ? 1 : 2);
   const std::size_t measured = std::max<std::size_t>(1, 8 / period);

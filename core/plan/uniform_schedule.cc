@@ -102,10 +102,10 @@ Timetable UniformBuilder::last_cycle() const {
   const std::uint32_t count = ratio_.generations;
   const std::uint32_t begin = (cycles_ - 1) * ratio_.steps;
   Timetable table;
-  model::Plan& plan = table.plan;
-  plan.period_steps = ratio_.steps;
+  model::UpdateCycle& cycle = table.plan.cycles.usual;
+  cycle = {ratio_.steps, {}};
   for (std::uint32_t g = 0; g < count; ++g)
-    plan.generations.push_back({first_step(g), first_step(g + 1) - 1, apply_step_[(cycles_ - 1) * count + g] - begin});
+    cycle.generations.push_back({first_step(g), first_step(g + 1) - 1, apply_step_[(cycles_ - 1) * count + g] - begin});
   std::vector<std::uint64_t> sent(std::size_t{count} * problem_.buckets());
   for (std::size_t l = 0; l < problem_.links(); ++l) {
     auto& list = table.links.emplace_back();

@@ -39,10 +39,10 @@ std::vector<Part> parts_of(const model::Plan& plan) {
       known->share += bytes;
   };
   for (model::BucketIndex b = 0; b < plan.bucket_bytes.size(); ++b)
-    add(plan.generations_of(b), static_cast<double>(plan.bucket_bytes[b]));
+    add(plan.cycles.of(b).generations, static_cast<double>(plan.bucket_bytes[b]));
   if (parts.empty()) {
-    add(plan.generations, 1);
-    for (const auto& [bucket, own] : plan.own_generations) add(own, 1);
+    add(plan.cycles.usual.generations, 1);
+    for (const auto& [bucket, own] : plan.cycles.own) add(own.generations, 1);
   }
   for (Part& part : parts) part.share /= all;
   return parts;
@@ -78,7 +78,8 @@ double pull_of(const model::Plan& plan, const Walk& walk, MergeScale merging) {
 
 double staleness_in_updates(const model::Plan& plan) {
   double sum = 0;
-  for (const auto& [cycle, share] : parts_of(plan)) sum += share * staleness_in_updates(cycle, plan.period_steps);
+  for (const auto& [cycle, share] : parts_of(plan))
+    sum += share * staleness_in_updates(cycle, plan.cycles.period_steps());
   return sum;
 }
 
@@ -90,7 +91,7 @@ double staleness_noise(double pull, double delay_updates) {
 
 Judgement judge(const model::Plan& plan, const Walk& walk, MergeScale merging, double epsilon, Staleness judged) {
   Position original(walk);
-  for (std::uint32_t step = 0; step < plan.period_steps; ++step) original.update(1, merging);
+  for (std::uint32_t step = 0; step < plan.cycles.period_steps(); ++step) original.update(1, merging);
   Judgement out;
   out.expected_original = original.mean();
   if (judged == Staleness::kOfAllPlans || plan.stale_share() > kAlmostAllBytes)

@@ -28,10 +28,9 @@ model::CodecIndex first_codec(const Setup& setup) {
   return static_cast<model::CodecIndex>(found);
 }
 
-// One update a step, applied before the next forward.
+// The usual cycle: one update a step, applied before the next forward.
 model::Plan synchronous_plan(const Setup& setup) {
   model::Plan plan;
-  plan.generations = {{0, 0, 1}};
   for (const auto& bucket : setup.buckets) plan.bucket_bytes.push_back(bucket.bytes);
   const model::CodecIndex codec = first_codec(setup);
   if (codec == 0) return plan;
@@ -45,7 +44,7 @@ tl::unexpected<Error> beyond(const model::UpdateCycles& cycles, const std::strin
 }
 
 Result<void> check_limits(const model::Plan& plan, const plan::PlanLimits& limits) {
-  const auto cycles = model::cycles_of(plan);
+  const auto& cycles = plan.cycles;
   if (const auto needed = model::slots_needed(cycles); needed > limits.max_generations)
     return beyond(
         cycles, "needs an arena of " + std::to_string(needed) + " slots, of " + std::to_string(limits.max_generations),
@@ -69,12 +68,10 @@ Result<void> check_limits(const model::Plan& plan, const plan::PlanLimits& limit
 // `setup.pinned` as a plan for `setup.buckets`. kInvalid if `setup.limits` forbid that cycle.
 Result<model::Plan> pinned_plan(const Setup& setup) {
   model::Plan plan;
-  plan.period_steps = setup.pinned->usual.period_steps;
-  plan.generations = setup.pinned->usual.generations;
-  for (const auto& [bucket, cycle] : setup.pinned->own) plan.own_generations.emplace(bucket, cycle.generations);
+  plan.cycles = *setup.pinned;
   for (const auto& bucket : setup.buckets) plan.bucket_bytes.push_back(bucket.bytes);
   if (auto ok = check_limits(plan, setup.limits); !ok) return tl::unexpected(ok.error());
-  if (auto ok = model::check_plan(plan, setup.buckets.size()); !ok)
+  if (auto ok = model::check_cycles(plan.cycles, setup.buckets.size()); !ok)
     return tl::unexpected(ok.error().in("the plan '" + model::to_text(*setup.pinned) + "'"));
   return plan;
 }
@@ -280,7 +277,7 @@ void Knapsack::follow(PlanMaker::Answer answer, std::uint64_t step) {
 }
 
 void Knapsack::change_to(plan::GuardedPlan made, std::uint64_t begin, std::string reason) {
-  ledger_.follow(begin, model::cycles_of(made.plan));
+  ledger_.follow(begin, made.plan.cycles);
   switch_ = PlanSwitch{begin, made.plan, std::move(reason)};
   if (maker_.is_guarded() && !maker_.is_pinned()) switch_->decision = std::move(made.decision);
   watch_.resume_after(begin);
@@ -292,8 +289,8 @@ void Knapsack::change_to(plan::GuardedPlan made, std::uint64_t begin, std::strin
 // The end of a cycle that no worker has come to before it hears of the next plan (PlanSwitch): the generation of step
 // `step` + 1, of which nothing can have been launched, is applied by then, wherever flushes move it.
 std::uint64_t Knapsack::next_begin(std::uint64_t step) const {
-  const std::uint64_t period = plan_.period_steps;
-  const std::uint64_t delay = model::longest_delay(model::cycles_of(plan_));
+  const std::uint64_t period = plan_.cycles.period_steps();
+  const std::uint64_t delay = model::longest_delay(plan_.cycles);
   const std::uint64_t least = step + 1 + 2 * (period + delay);
   const std::uint64_t cycles = (least - begins_ + period - 1) / period;
   return begins_ + cycles * period;

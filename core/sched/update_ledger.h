@@ -1,7 +1,7 @@
 // Keeps which generations of a group's buckets are complete and when they are applied, for a policy with delayed updates.
 //
 //   UpdateLedger ledger(buckets, reports);
-//   ledger.follow(step, cycles_of(plan));                 // the cycles in force from `step` on
+//   ledger.follow(step, plan.cycles);                 // the cycles in force from `step` on
 //   ledger.reach(step);                                   // decides the updates that begin with `step`
 //   ledger.ready(bucket, step, [&](const UpdateWindow& complete) { ... });   // called for each generation that is complete
 //

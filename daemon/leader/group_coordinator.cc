@@ -38,8 +38,8 @@ nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::Pl
   return {{"group", group},
           {"epoch", epoch},
           {"from_step", change.step},
-          {"period_steps", plan.period_steps},
-          {"cycle", model::to_text(model::cycles_of(plan))},  // as the option plan takes it
+          {"period_steps", plan.cycles.period_steps()},
+          {"cycle", model::to_text(plan.cycles)},  // as the option plan takes it
           {"updates_per_step", plan.updates_per_step()},
           {"stale_share", plan.stale_share()},
           {"max_staleness_steps", plan.max_staleness()},
@@ -378,7 +378,7 @@ std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
   }
   const auto change = scheduler_->take_switch();
   if (!change) return std::nullopt;
-  model::follow(schedules_, change->step, model::cycles_of(change->plan));
+  model::follow(schedules_, change->step, change->plan.cycles);
   shown_.plans.push_back(summary(id_.group, ++epoch_, *change, codecs_.list));
   if (change->decision && preserver_) {
     shown_.plans.back()["judgement"] = to_json(*change->decision);

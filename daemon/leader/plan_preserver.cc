@@ -9,7 +9,6 @@ namespace {
 
 constexpr std::uint64_t kFirstWait = 64;  // steps until what was refused may be tried again; doubles each time
 
-bool is_late(const model::Plan& plan) { return plan.max_staleness() > 0 || plan.max_merged() > 1; }
 std::size_t most_codec(const model::Plan& plan) {
   return plan.codecs.empty() ? 0 : *std::ranges::max_element(plan.codecs);
 }
@@ -155,7 +154,7 @@ plan::ReplanReason PlanPreserver::reconsider(const model::Plan& in_force) {
 std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   const auto likely = statistics_.walk(Doubt::kNone);
   if (likely) judge_in_force(in_force, *likely);
-  const bool late = is_late(in_force), encoded = most_codec(in_force) > 0;
+  const bool late = in_force.is_late(), encoded = most_codec(in_force) > 0;
   if ((late || encoded) && statistics_.has_risen()) {
     look_.found = Found::kRisen;
     look_.blamed_codec = late ? 0 : most_codec(in_force);

@@ -187,7 +187,7 @@ Result<void> GradientGroups::follow(const wire::PlanOrder& order) {
   const Gradients* const gradients = agreed(order.group);
   if (gradients == nullptr) return fail(ErrorKind::kViolation, "the leader sent a plan for an unknown group");
   const std::uint32_t slots = gradients->layout().slots;
-  if (const auto needed = model::slots_needed(model::cycles_of(order.plan)); needed > slots)
+  if (const auto needed = model::slots_needed(order.plan.cycles); needed > slots)
     return fail(ErrorKind::kViolation, "the leader's plan needs " + std::to_string(needed) +
                                            " slots of the arena, of " + std::to_string(slots));
   const auto records = plan_records(order, *gradients);

@@ -9,7 +9,7 @@ using Dates = std::vector<model::PlanGeneration>;
 const Dates* dates_of(std::uint32_t tensor, const model::Plan& plan, const Gradients& gradients) {
   const Dates* dates = nullptr;
   for (const auto bucket : gradients.map().buckets_of(tensor)) {
-    const Dates& here = plan.generations_of(bucket);
+    const Dates& here = plan.cycles.of(bucket).generations;
     if (dates != nullptr && *dates != here) return nullptr;
     dates = &here;
   }
@@ -32,7 +32,7 @@ Result<std::vector<shm::Record>> plan_records(const wire::PlanOrder& order, cons
   head.group = order.group;
   head.epoch = order.epoch;
   head.activation_step = order.activation_step;
-  head.cycle_steps = order.plan.period_steps;
+  head.cycle_steps = order.plan.cycles.period_steps();
   std::vector<shm::Record> records;
   const Dates* open = nullptr;  // of the tensors that `head` counts
   for (std::uint32_t tensor = 0; tensor < gradients.specs().size(); ++tensor) {

@@ -166,7 +166,7 @@ Result<ToNode> NodeMessageReader::plan_order(const proto::PlanOrder& from) {
     error.what = "plan_order." + error.what;
     return tl::unexpected(std::move(error));
   }
-  const auto needed = model::slots_needed(model::cycles_of(dated->plan));
+  const auto needed = model::slots_needed(dated->plan.cycles);
   checks_.require(needed <= group->slots, {&at, "plan.generations"}, [&] {
     return "they need " + std::to_string(needed) + " slots of the arena, of " + std::to_string(group->slots);
   });

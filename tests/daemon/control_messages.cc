@@ -72,8 +72,7 @@ std::vector<wire::ToLeader> messages_to_leader() {
 
 std::vector<wire::ToNode> messages_to_node(std::uint64_t next_number, std::uint32_t link_epoch) {
   model::Plan plan;
-  plan.period_steps = 2;
-  plan.generations = {{0, 1, 3}};
+  plan.cycles.usual = {2, {{0, 1, 3}}};
   plan.bucket_bytes = {2048, 2048};
   plan.step_us = 1000;
   plan.compute_us = 900;

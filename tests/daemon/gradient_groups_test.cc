@@ -229,9 +229,9 @@ TEST_F(Groups, APlanOfMoreRecordsThanAWorkerTakesAtOnceIsRefused) {
   agree();
   wire::PlanOrder order{.group = 0, .epoch = 1};
   const auto lasts = [&](std::uint32_t steps) {
-    order.plan.period_steps = steps;
-    order.plan.generations.clear();
-    for (std::uint32_t step = 0; step < steps; ++step) order.plan.generations.push_back({step, step, step + 1});
+    model::UpdateCycle& cycle = order.plan.cycles.usual;
+    cycle = {steps, {}};
+    for (std::uint32_t step = 0; step < steps; ++step) cycle.generations.push_back({step, step, step + 1});
     return groups.follow(order);
   };
   ASSERT_TRUE(lasts(kMostPlanRecords - 1));

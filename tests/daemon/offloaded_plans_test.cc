@@ -13,7 +13,7 @@ namespace {
 
 plan::GuardedPlan plan_of(std::uint32_t period) {
   plan::GuardedPlan made;
-  made.plan.period_steps = period;
+  made.plan.cycles.usual.period_steps = period;
   return made;
 }
 
@@ -40,7 +40,7 @@ TEST(OffloadedPlans, AnotherThreadMakesThePlanAndItIsGivenOnce) {
   EXPECT_NE(made_by, std::this_thread::get_id());
   const auto made = with.plans.take();
   ASSERT_TRUE(made && *made);
-  EXPECT_EQ((*made)->plan.period_steps, 3U);
+  EXPECT_EQ((*made)->plan.cycles.period_steps(), 3U);
   EXPECT_FALSE(with.plans.take());
 }
 

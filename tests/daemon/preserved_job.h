@@ -13,8 +13,8 @@ inline constexpr TimeUs kPatienceUs = 60'000'000;
 
 inline model::Plan plan_of(std::vector<model::PlanGeneration> generations) {
   model::Plan plan;
-  plan.period_steps = generations.back().last_step + 1;
-  plan.generations = std::move(generations);
+  plan.cycles.usual.period_steps = generations.back().last_step + 1;
+  plan.cycles.usual.generations = std::move(generations);
   plan.bucket_bytes = {64};
   return plan;
 }

@@ -17,12 +17,15 @@ void require(bool holds) {
 // No fuzzer guesses a hash: the right one lets it reach what is behind that check.
 std::uint64_t hash_of(const deft::Plan& message) {
   model::Plan plan;
-  plan.period_steps = message.period_steps();
+  plan.cycles.usual = {message.period_steps(), {}};
   for (const auto& g : message.generations())
-    plan.generations.push_back({g.first_step(), g.last_step(), g.apply_step()});
-  for (const auto& own : message.own_generations())
+    plan.cycles.usual.generations.push_back({g.first_step(), g.last_step(), g.apply_step()});
+  for (const auto& own : message.own_generations()) {
+    model::UpdateCycle& cycle = plan.cycles.own[own.bucket()];
+    cycle = {message.period_steps(), {}};
     for (const auto& g : own.generations())
-      plan.own_generations[own.bucket()].push_back({g.first_step(), g.last_step(), g.apply_step()});
+      cycle.generations.push_back({g.first_step(), g.last_step(), g.apply_step()});
+  }
   return plan.hash();
 }
 

@@ -61,7 +61,8 @@ RC_GTEST_PROP(PlanMessage, AChangedPlanIsRefused, ()) {
 
 TEST(PlanMessage, NamesTheFieldAtFault) {
   const std::vector<std::uint64_t> bytes{8, 8};
-  const ScheduledPlan good{3, 100, {2, {{0, 0, 2}, {1, 1, 3}}, 5, 4, {{1, {{0, 1, 2}}}}, {8, 8}}};
+  const model::UpdateCycles cycles{{2, {{0, 0, 2}, {1, 1, 3}}}, {{1, {2, {{0, 1, 2}}}}}};
+  const ScheduledPlan good{3, 100, {cycles, 5, 4, {8, 8}}};
   const auto says = [&](auto change) {
     auto message = to_message(good);
     change(message);

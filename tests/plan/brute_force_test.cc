@@ -26,9 +26,10 @@ class Enumeration {
   void run(const std::vector<std::uint32_t>& last_steps) {
     shortest_us_ = std::numeric_limits<double>::infinity();
     table_ = {};
-    table_.plan.period_steps = last_steps.back() + 1;
+    model::UpdateCycle& cycle = table_.plan.cycles.usual;
+    cycle = {last_steps.back() + 1, {}};
     std::uint32_t first = 0;
-    for (const auto last : last_steps) table_.plan.generations.push_back({first, last, 0}), first = last + 1;
+    for (const auto last : last_steps) cycle.generations.push_back({first, last, 0}), first = last + 1;
     order_.resize(problem_.buckets() * last_steps.size());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     delay(0);
@@ -38,18 +39,16 @@ class Enumeration {
 
  private:
   void delay(std::size_t generation) {
-    if (generation == table_.plan.generations.size()) return orders();
-    auto& g = table_.plan.generations[generation];
+    auto& generations = table_.plan.cycles.usual.generations;
+    if (generation == generations.size()) return orders();
+    auto& g = generations[generation];
     for (g.apply_step = g.last_step + 1; g.apply_step <= g.last_step + 1 + max_staleness_; ++g.apply_step)
       delay(generation + 1);
   }
   void orders() {
-    if (table_.plan.generations.size() > 1 &&
-        table_.plan.generations[1].apply_step <= table_.plan.generations[0].apply_step)
-      return;
-    if (table_.plan.generations.back().apply_step >=
-        table_.plan.generations.front().apply_step + table_.plan.period_steps)
-      return;
+    const auto& [period_steps, generations] = table_.plan.cycles.usual;
+    if (generations.size() > 1 && generations[1].apply_step <= generations[0].apply_step) return;
+    if (generations.back().apply_step >= generations.front().apply_step + period_steps) return;
     std::sort(order_.begin(), order_.end());
     do  // one order of all parts, cut anywhere: what is before the cut goes on the first link
       for (std::size_t cut = problem_.links() == 1 ? order_.size() : 0; cut <= order_.size(); ++cut) judge(cut);

@@ -1,5 +1,5 @@
 // What every timetable must be: every byte of every bucket in every generation sent exactly once, in whole parts, on links that
-// exist, for a plan that check_plan accepts.
+// exist, for a plan that check_cycles accepts.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace deft::plan {
 
 // Empty: nothing is wrong.
 inline std::string fault_of(const Timetable& table, const std::vector<std::uint64_t>& bucket_bytes, std::size_t links) {
-  if (auto ok = model::check_plan(table.plan, bucket_bytes.size()); !ok) return ok.error().message();
+  if (auto ok = model::check_cycles(table.plan.cycles, bucket_bytes.size()); !ok) return ok.error().message();
   if (table.plan.bucket_bytes != bucket_bytes) return "the plan is for other buckets";
   if (table.links.size() != links) return "the timetable is for " + std::to_string(table.links.size()) + " links";
   std::map<std::pair<model::BucketIndex, std::uint32_t>, std::map<std::uint64_t, std::uint64_t>> sent;
@@ -26,7 +26,7 @@ inline std::string fault_of(const Timetable& table, const std::vector<std::uint6
     }
   std::size_t generations = 0;
   for (model::BucketIndex b = 0; b < bucket_bytes.size(); ++b)
-    for (std::uint32_t g = 0; g < table.plan.generations_of(b).size(); ++g, ++generations) {
+    for (std::uint32_t g = 0; g < table.plan.cycles.of(b).generations.size(); ++g, ++generations) {
       std::uint64_t covered = 0;
       for (const auto& [offset, bytes] : sent[{b, g}]) {
         if (offset != covered) return "bucket " + std::to_string(b) + " has a gap at " + std::to_string(covered);

@@ -92,7 +92,7 @@ RC_GTEST_PROP(CodecPlans, GiveUpNothingElseBitsElseFreshness, ()) {
   const model::Plan& plan = table->plan;
   const double enough = enough_us(profile, limits) * (1 - 1e-9);  // the planner adds the times in another order
   const bool has_bits = std::ranges::any_of(plan.codecs, [](auto codec) { return codec != 0; });
-  const bool is_late = plan.max_staleness() > 0 || plan.max_merged() > 1;
+  const bool is_late = plan.is_late();
   if (has_bits || is_late) RC_ASSERT(fresh_us(profile, {}, limits) > enough);
   std::vector<model::CodecIndex> last;
   for (std::size_t b = 0; b < profile.buckets.size(); ++b)
@@ -221,7 +221,7 @@ TEST(CodecPlans, ALatePlanGivesBackTheBitsForWhichItsLinksHaveTime) {
   const auto table = find_timetable(profile, limits);
   ASSERT_TRUE(table);
   const model::Plan& plan = table->plan;
-  ASSERT_EQ(plan.own_generations.size(), 1U) << "the widest matrix alone is late";
+  ASSERT_EQ(plan.cycles.own.size(), 1U) << "the widest matrix alone is late";
   ASSERT_EQ(plan.max_merged(), 2U);
   EXPECT_LE(plan.step_us, enough_us(profile, limits));
   EXPECT_GT(std::ranges::count_if(plan.codecs, [](auto codec) { return codec < 3; }), 2) << "of 9 fresh buckets";

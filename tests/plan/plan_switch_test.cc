@@ -94,8 +94,8 @@ class Driver {
       const auto next = schedules_[0].of_step(step_ + 1);
       RC_ASSERT(next.apply_step < change->step || (setup_.pinned && switches_ == 0));
       RC_ASSERT(!sent_.contains({next.generation, 0}));
-      model::follow(schedules_, change->step, model::cycles_of(change->plan));
-      if (!change->plan.own_generations.empty()) ++mixed_;
+      model::follow(schedules_, change->step, change->plan.cycles);
+      if (!change->plan.cycles.own.empty()) ++mixed_;
       ++switches_;
     }
     std::map<std::pair<model::LinkIndex, model::BucketIndex>, std::uint64_t> newest;

@@ -59,8 +59,7 @@ RC_GTEST_PROP(Planner, InTrainingStaleUpdatesShortenTheStepByMuch, ()) {
   const auto fresh = planned(profile, fresh_limits);
   RC_ASSERT(plan.step_us <= fresh.step_us * (1 + 1e-9));
   if (fresh.step_us <= (1 + limits.fresh_tolerance) * fresh.compute_us) RC_ASSERT(plan.stale_share() == 0.0);
-  if (plan.max_staleness() > 0 || plan.max_merged() > 1)
-    RC_ASSERT(plan.step_us <= (1 - limits.least_stale_gain) * fresh.step_us);
+  if (plan.is_late()) RC_ASSERT(plan.step_us <= (1 - limits.least_stale_gain) * fresh.step_us);
   RC_CLASSIFY(plan.stale_share() > 0);
 }
 
@@ -156,52 +155,50 @@ TEST(Planner, namesWhatItRefuses) {
 }
 
 TEST(PlanHash, changesWithEveryDecision) {
-  model::Plan plan{1, {{0, 0, 1}}, 1, 1, {}, {8}};
+  model::Plan plan{model::UpdateCycles{}, 1, 1, {8}};
   const auto hash = plan.hash();
   const auto changed = [&](auto change) {
     model::Plan other = plan;
     change(other);
     return other.hash() != hash;
   };
-  EXPECT_TRUE(changed([](auto& p) { p.period_steps = 2; }));
-  EXPECT_TRUE(changed([](auto& p) { p.generations[0].apply_step = 2; }));
-  EXPECT_TRUE(changed([](auto& p) { p.own_generations[0] = {{0, 0, 3}}; }));
+  EXPECT_TRUE(changed([](auto& p) { p.cycles.usual.period_steps = 2; }));
+  EXPECT_TRUE(changed([](auto& p) { p.cycles.usual.generations[0].apply_step = 2; }));
+  EXPECT_TRUE(changed([](auto& p) { p.cycles.own[0] = {1, {{0, 0, 3}}}; }));
   EXPECT_FALSE(changed([](auto& p) { p.step_us = 7; }));
 }
 
-TEST(PlanCheck, namesWhatIsWrong) {
-  const model::Plan good{2, {{0, 0, 2}, {1, 1, 3}}, 0, 0};
-  EXPECT_TRUE(model::check_plan(good, 2));
+TEST(CyclesCheck, namesWhatIsWrong) {
+  const model::UpdateCycles good{{2, {{0, 0, 2}, {1, 1, 3}}}};
+  EXPECT_TRUE(model::check_cycles(good, 2));
   const auto says = [&](auto change) {
-    model::Plan plan = good;
-    change(plan);
-    const auto ok = model::check_plan(plan, 2);
+    model::UpdateCycles cycles = good;
+    change(cycles);
+    const auto ok = model::check_cycles(cycles, 2);
     return ok ? std::string("fine") : ok.error().message();
   };
   using testing::StartsWith;
   EXPECT_THAT(says([](auto&) {}), "fine");
-  EXPECT_THAT(says([](auto& p) { p.generations[0].first_step = 1; }), StartsWith("plan.generations[0].first_step: 1"));
-  EXPECT_THAT(says([](auto& p) { p.generations[1].last_step = 0; }), StartsWith("plan.generations[1].last_step"));
-  EXPECT_THAT(says([](auto& p) { p.generations[0].apply_step = 0; }),
+  EXPECT_THAT(says([](auto& c) { c.usual.generations[0].first_step = 1; }),
+              StartsWith("plan.generations[0].first_step: 1"));
+  EXPECT_THAT(says([](auto& c) { c.usual.generations[1].last_step = 0; }), StartsWith("plan.generations[1].last_step"));
+  EXPECT_THAT(says([](auto& c) { c.usual.generations[0].apply_step = 0; }),
               StartsWith("plan.generations[0].apply_step: before"));
-  EXPECT_THAT(says([](auto& p) { p.generations[1].apply_step = 2; }),
+  EXPECT_THAT(says([](auto& c) { c.usual.generations[1].apply_step = 2; }),
               StartsWith("plan.generations[1].apply_step: not"));
-  EXPECT_THAT(says([](auto& p) { p.generations[1].apply_step = 4; }),
+  EXPECT_THAT(says([](auto& c) { c.usual.generations[1].apply_step = 4; }),
               StartsWith("plan.generations[1].apply_step: not"));
-  EXPECT_THAT(says([](auto& p) { p.generations[1].apply_step = 1 << 30; }),
+  EXPECT_THAT(says([](auto& c) { c.usual.generations[1].apply_step = 1 << 30; }),
               StartsWith("plan.generations[1].apply_step: 10"));
-  EXPECT_THAT(says([](auto& p) { p.generations.clear(); }), StartsWith("plan.generations: there are none"));
-  EXPECT_THAT(says([](auto& p) { p.period_steps = 0; }), StartsWith("plan.period_steps: 0"));
-  EXPECT_THAT(says([](auto& p) { p.period_steps = 3; }), StartsWith("plan.period_steps: 3"));
-  EXPECT_THAT(says([](auto& p) {
-                p.own_generations[2] = {{0, 1, 2}};
-              }),
-              StartsWith("plan.own_generations: of bucket 2"));
-  EXPECT_THAT(says([](auto& p) { p.own_generations[1] = {{0, 0, 1}}; }), testing::HasSubstr("plan.period_steps: 2"));
+  EXPECT_THAT(says([](auto& c) { c.usual.generations.clear(); }), StartsWith("plan.generations: there are none"));
+  EXPECT_THAT(says([](auto& c) { c.usual.period_steps = 0; }), StartsWith("plan.period_steps: 0"));
+  EXPECT_THAT(says([](auto& c) { c.usual.period_steps = 3; }), StartsWith("plan.period_steps: 3"));
+  EXPECT_THAT(says([](auto& c) { c.own[2] = {2, {{0, 1, 2}}}; }), StartsWith("plan.own_generations: of bucket 2"));
+  EXPECT_THAT(says([](auto& c) { c.own[1] = {2, {{0, 0, 1}}}; }), testing::HasSubstr("plan.period_steps: 2"));
 }
 
 TEST(TimetableCheck, findsWhatIsWrong) {
-  const Timetable good{{2, {{0, 0, 2}, {1, 1, 3}}, 0, 0, {}, {8, 8}},
+  const Timetable good{{model::UpdateCycles{{2, {{0, 0, 2}, {1, 1, 3}}}}, 0, 0, {8, 8}},
                        {{{0, 0, 0, 8}, {1, 0, 0, 8}, {0, 1, 0, 4}, {0, 1, 4, 4}, {1, 1, 0, 8}}}};
   const auto says = [&](auto change) {
     Timetable table = good;

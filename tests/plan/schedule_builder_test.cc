@@ -65,7 +65,7 @@ void check(std::optional<Timetable> table, const Problem& problem, const PlanLim
   const std::string fault = fault_of(*table, problem.bucket_bytes(), problem.links());
   if (!fault.empty()) RC_FAIL(fault);
   RC_ASSERT(table->plan.max_staleness() <= limits.max_staleness_steps);
-  RC_ASSERT(model::slots_needed(model::cycles_of(table->plan)) <= limits.max_generations);
+  RC_ASSERT(model::slots_needed(table->plan.cycles) <= limits.max_generations);
 }
 
 RC_GTEST_PROP(UniformBuilder, KeepsStalenessAndSlotsForAnyRatio, ()) {

@@ -39,9 +39,9 @@ void check_promises(const Timetable& table, const model::Profile& profile, const
   RC_ASSERT(plan.max_staleness() <= limits.max_staleness_steps);
   RC_ASSERT(plan.max_merged() <= limits.max_merged_steps);
   RC_ASSERT(plan.stale_share() <= limits.stale_share + 1e-9);
-  RC_ASSERT(model::slots_needed(model::cycles_of(plan)) <= limits.max_generations);
+  RC_ASSERT(model::slots_needed(plan.cycles) <= limits.max_generations);
   for (model::BucketIndex b = 1; b < bytes.size(); ++b)
-    if (limits.joined[b]) RC_ASSERT(plan.generations_of(b) == plan.generations_of(b - 1));
+    if (limits.joined[b]) RC_ASSERT(plan.cycles.of(b) == plan.cycles.of(b - 1));
   const Evaluation result = evaluate(table, Problem(profile));
   RC_ASSERT(result.runs);
   RC_ASSERT(std::abs(result.step_us / plan.step_us - 1) < 1e-9);
@@ -81,9 +81,9 @@ RC_GTEST_PROP(StalePlans, MakeTheLargestBucketsStale, ()) {
   const model::Plan* const plan = &table->plan;
   std::uint64_t largest_fresh = 0, smallest_stale = ~0ULL;
   for (model::BucketIndex b = 0; b < problem.buckets(); ++b) {
-    auto& bound = plan->own_generations.contains(b) ? smallest_stale : largest_fresh;
-    bound = plan->own_generations.contains(b) ? std::min(bound, problem.bucket(b).bytes)
-                                              : std::max(bound, problem.bucket(b).bytes);
+    auto& bound = plan->cycles.own.contains(b) ? smallest_stale : largest_fresh;
+    bound = plan->cycles.own.contains(b) ? std::min(bound, problem.bucket(b).bytes)
+                                         : std::max(bound, problem.bucket(b).bytes);
   }
   RC_ASSERT(smallest_stale >= largest_fresh);
 }
@@ -127,7 +127,7 @@ TEST(StalePlans, enumerationRarelyFindsOneWithFewerStaleBytes) {
     const auto plan = find_plan(profile, limits);
     ASSERT_TRUE(plan.has_value());
     const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us();
-    const std::size_t stale = plan->own_generations.size();
+    const std::size_t stale = plan->cycles.own.size();
     if (stale == 0 && plan->step_us <= enough_us) continue;  // all fresh
     const std::size_t fewest = fewest_stale_blocks(problem, limits, enough_us);
     if (fewest == problem.buckets()) {
@@ -180,9 +180,9 @@ TEST(StalePlans, ofThousandsOfSlicesAreAsGoodAsOfFewBuckets) {
     EXPECT_EQ(fault_of(*table, Problem(many).bucket_bytes(), many.links.size()), "");
     EXPECT_LE(plan.max_staleness(), limits.max_staleness_steps);
     EXPECT_LE(plan.stale_share(), limits.stale_share + 1e-9);
-    EXPECT_LE(model::slots_needed(model::cycles_of(plan)), limits.max_generations);
+    EXPECT_LE(model::slots_needed(plan.cycles), limits.max_generations);
     for (model::BucketIndex b = 1; b < many.buckets.size(); ++b)
-      EXPECT_TRUE(!limits.joined[b] || plan.generations_of(b) == plan.generations_of(b - 1));
+      EXPECT_TRUE(!limits.joined[b] || plan.cycles.of(b) == plan.cycles.of(b - 1));
     const Evaluation result = evaluate(*table, Problem(many));
     EXPECT_TRUE(result.runs);
     EXPECT_NEAR(result.step_us / plan.step_us, 1, 1e-9);
@@ -245,8 +245,8 @@ TEST(StalePlans, spareAllButTheWideMatrix) {
   const auto plan = find_plan(profile, limits);
   ASSERT_TRUE(plan);
   EXPECT_LE(plan->step_us, 1.05 * plan->compute_us);
-  ASSERT_EQ(plan->own_generations.size(), 1U);
-  EXPECT_EQ(plan->own_generations.begin()->first, 2U);  // counted from the end of forward
+  ASSERT_EQ(plan->cycles.own.size(), 1U);
+  EXPECT_EQ(plan->cycles.own.begin()->first, 2U);  // counted from the end of forward
   EXPECT_GE(plan->updates_per_step(), 0.9 * 0.5);
 }
 
@@ -255,7 +255,7 @@ TEST(StalePlans, areNotMadeWhereFreshOnesWaitLittle) {
   limits.fresh_tolerance = 0.05;
   const auto plan = find_plan(wide_matrix(0.3), limits);
   ASSERT_TRUE(plan);
-  EXPECT_TRUE(plan->own_generations.empty());
+  EXPECT_TRUE(plan->cycles.own.empty());
   EXPECT_EQ(plan->updates_per_step(), 1);
   EXPECT_EQ(plan->max_staleness(), 0U);
 }

@@ -11,8 +11,8 @@ namespace {
 
 model::Plan plan_of(std::vector<model::PlanGeneration> generations) {
   model::Plan plan;
-  plan.period_steps = generations.back().last_step + 1;
-  plan.generations = std::move(generations);
+  plan.cycles.usual.period_steps = generations.back().last_step + 1;
+  plan.cycles.usual.generations = std::move(generations);
   return plan;
 }
 
@@ -60,7 +60,7 @@ TEST(Preserver, countsTheUpdatesThatAStaleGradientMisses) {
 // A plan in which bucket 0, with `bytes` of 100, is merged over two steps and one step late, and all else fresh.
 model::Plan partly_late(std::uint64_t bytes) {
   auto plan = plan_of({{0, 0, 1}, {1, 1, 2}});
-  plan.own_generations[0] = {{0, 1, 3}};
+  plan.cycles.own[0] = {2, {{0, 1, 3}}};
   plan.bucket_bytes = {bytes, 100 - bytes};
   return plan;
 }
@@ -91,7 +91,7 @@ TEST(Preserver, refusesEverythingLateWhereTheWidestMatrixMayBe) {
   EXPECT_DOUBLE_EQ(judge(plan_of({{0, 0, 2}}), training, MergeScale::kMean).ratio, 0);
   EXPECT_TRUE(judge(partly_late(73), training, MergeScale::kMean).accepted);
   auto five = plan_of({{0, 0, 1}, {1, 1, 2}, {2, 2, 3}, {3, 3, 4}, {4, 4, 5}});
-  five.own_generations[0] = {{0, 4, 9}};
+  five.cycles.own[0] = {5, {{0, 4, 9}}};
   five.bucket_bytes = {73, 27};
   const auto judgement = judge(five, training, MergeScale::kMean);
   EXPECT_TRUE(std::isfinite(judgement.noise));
@@ -101,7 +101,7 @@ TEST(Preserver, stalenessOfAPartIsLeftToTheLossWhereThatIsWatched) {
   const Walk steep{
       .state = 0.01, .target = 0, .learning_rate = 0.01, .gradient_mean = 1, .gradient_deviation = 0.1, .batch = 1};
   auto part = plan_of({{0, 0, 1}});
-  part.own_generations[0] = {{0, 0, 2}};
+  part.cycles.own[0] = {1, {{0, 0, 2}}};
   part.bucket_bytes = {73, 27};
   EXPECT_FALSE(judge(part, steep).accepted);
   EXPECT_TRUE(judge(part, steep, MergeScale::kSum, 0.01, Staleness::kOfAlmostAllBytes).accepted);
