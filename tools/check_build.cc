@@ -9,6 +9,7 @@
 #include "core/base/policy_traits.h"
 #include "core/ipc/messages.h"
 #include "core/link/backends.h"
+#include "core/link/factories.h"
 #include "core/shm/layout.h"
 #include "tools/command.h"
 #include "tools/installed.h"
@@ -22,9 +23,18 @@ json feature(std::string_view name, bool here, std::string_view why) {
   return {{"name", name}, {"here", here}, {"why", why}};
 }
 
+// MPI links need a program and a library beside the build. A wheel holds neither.
+json link_feature(const link::Backend& backend) {
+  if (backend.built && backend.name == "mpi") {
+    const auto version = link::mpi_backend::library_version();
+    if (!version) return feature(backend.name, false, version.error().what);
+  }
+  return feature(backend.name, backend.built, backend.summary);
+}
+
 json links() {
   json all = json::array();
-  for (const auto& backend : link::backends()) all.push_back(feature(backend.name, backend.built, backend.summary));
+  for (const auto& backend : link::backends()) all.push_back(link_feature(backend));
   return all;
 }
 

@@ -331,6 +331,15 @@ def test_check_build_names_links_policies_and_plugins():
     assert "[X] gloo" in deft("check-build").stdout
 
 
+@pytest.mark.skipif(not HAS_MPI, reason="this build has no MPI links")
+def test_check_build_does_not_promise_mpi_links_without_their_program(tmp_path):
+    alone = tmp_path / "deft"
+    shutil.copy(BIN / "deft", alone)
+    shown = subprocess.run([alone, "check-build", "--json"], capture_output=True, text=True)
+    (mpi,) = (link for link in json_of(shown)["links"] if link["name"] == "mpi")
+    assert not mpi["here"] and mpi["why"] == f"there is no program deft-mpi in {tmp_path}"
+
+
 def test_keygen_makes_a_new_key_each_time():
     keys = {deft("keygen").stdout for _ in range(2)}
     assert len(keys) == 2
