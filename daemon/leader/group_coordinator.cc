@@ -202,6 +202,38 @@ void choose_codecs(const std::string& job, const JobSettings& settings, const Li
   setup.codecs = codecs.priced(names_of(links));
 }
 
+// For gradients that are in `slots` generations at most.
+plan::PlanLimits limits_of(const JobSettings& settings, std::uint32_t slots) {
+  plan::PlanLimits limits = plan::training_limits();
+  const Config& options = settings.options;
+  limits.max_staleness_steps = static_cast<std::uint32_t>(options.integer("max_staleness_steps"));
+  limits.max_merged_steps = static_cast<std::uint32_t>(options.integer("max_merged_steps"));
+  limits.stale_share = static_cast<double>(options.integer("max_stale_percent")) / 100;
+  // A user's own plan may be late, too.
+  if (!settings.plan && delays_values(settings.codecs.back())) limits.max_staleness_steps = 0;
+  limits.set_slots(slots);
+  return limits;
+}
+
+// What the options of the job and its links say to any policy. What may be decided later is left out: codecs, plans and other policies.
+sched::Setup options_as_setup(const JobSettings& settings, std::vector<model::Bucket> buckets,
+                              const LinkFailover& links) {
+  const Config& options = settings.options;
+  const auto is_given = [&](const char* name) { return options.source(name) != ConfigSource::kDefault; };
+  sched::Setup setup;
+  setup.policy = settings.policy;
+  setup.buckets = std::move(buckets);
+  for (std::uint32_t link = 0; link < links.size(); ++link) setup.links.push_back(links.cost(link));
+  setup.partition_bytes = options.bytes("partition_bytes");
+  setup.credit_bytes = options.bytes("credit_bytes");
+  setup.has_user_sizes = is_given("partition_bytes") || is_given("credit_bytes");
+  setup.merge_groups = options.text("merge_groups");
+  setup.pinned = settings.plan;
+  setup.small_overtake = are_all("gloo", links);
+  setup.reports_updates = false;  // workers date them by their own schedule
+  return setup;
+}
+
 }  // namespace
 
 // The hash covers everything that must be the same on all nodes.
@@ -236,30 +268,26 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   if (!layout) return tl::unexpected(layout.error());
   if (auto ok = check_own_codecs(first.tensors, links); !ok) return tl::unexpected(ok.error());
   const Config& options = settings_.options;
-  const std::uint64_t partition_bytes = options.bytes("partition_bytes");
   auto buckets = partition::cut_buckets(
       first.tensors, *layout,
-      {options.text("bucketing"), settings_.policy, options.bytes("bucket_bytes"), partition_bytes});
+      {options.text("bucketing"), settings_.policy, options.bytes("bucket_bytes"), options.bytes("partition_bytes")});
   if (!buckets) return tl::unexpected(buckets.error());
   wire::DeclareAgreed agreement{.group = id_.group, .buckets = {}, .hash = 0};
   for (const auto& bucket : *buckets) agreement.buckets.push_back({bucket.offset, bucket.bytes});
   agreement.hash = group_hash(first.tensors, agreement);
-  sched::Setup setup;
-  setup.policy = settings_.policy;
-  setup.buckets = std::move(*buckets);
-  for (std::uint32_t link = 0; link < links.size(); ++link) setup.links.push_back(links.cost(link));
-  setup.partition_bytes = partition_bytes;
-  setup.credit_bytes = options.bytes("credit_bytes");
-  const auto is_given = [&](const char* name) { return options.source(name) != ConfigSource::kDefault; };
-  setup.has_user_sizes = is_given("partition_bytes") || is_given("credit_bytes");
-  setup.merge_groups = options.text("merge_groups");
-  setup.limits = limits();
-  setup.pinned = settings_.plan;
-  setup.small_overtake = are_all("gloo", links);
-  setup.reports_updates = false;  // workers date them by their own schedule
+  model::set_coded_bytes(*buckets, first.tensors, *layout, options.bytes("compression_min_bytes"));
+  if (auto ok = start_scheduler(std::move(*buckets), links); !ok) return tl::unexpected(ok.error());
+  LOG(INFO) << about(id_.job).of(id_.user) << "group '" << first.name << "': " << first.tensors.size() << " tensors, "
+            << layout->slot_bytes << " bytes, " << agreement.buckets.size() << " buckets, policy " << settings_.policy;
+  return agreement;
+}
+
+Result<void> GroupCoordinator::start_scheduler(std::vector<model::Bucket> buckets, const LinkFailover& links) {
+  const wire::Declare& first = *declared_.front();
+  sched::Setup setup = options_as_setup(settings_, std::move(buckets), links);
+  setup.limits = limits_of(settings_, first.slots);
   if (offload_) setup.plan_runner = std::make_shared<OffloadedPlans>(offload_);
   setup.no_halves = why_no_halves(settings_, first.tensors, links);
-  model::set_coded_bytes(setup.buckets, first.tensors, *layout, options.bytes("compression_min_bytes"));
   keep_low_rank_uncut(settings_, first.tensors, setup.buckets);
   if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, settings_, links, codecs_.of_job, setup);
   codecs_.list = setup.codecs;
@@ -272,12 +300,10 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   auto scheduler = is_switchable ? sched::make_switching(setup) : sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   scheduler_ = sched::measured(std::move(*scheduler), setup);
-  schedules_.resize(agreement.buckets.size());
+  schedules_.resize(setup.buckets.size());
   for (std::uint32_t link = 0; link < links.size(); ++link)
     if (!links.lost(link).empty()) scheduler_->link_lost(link);
-  LOG(INFO) << about(id_.job).of(id_.user) << "group '" << first.name << "': " << first.tensors.size() << " tensors, "
-            << layout->slot_bytes << " bytes, " << agreement.buckets.size() << " buckets, policy " << settings_.policy;
-  return agreement;
+  return {};
 }
 
 // A link's cost is told by the bytes that it carries. If all launches have one codec, the gradients' bytes tell as much.
@@ -298,18 +324,6 @@ std::optional<std::uint64_t> GroupCoordinator::measured_bytes(const sched::Launc
   if (codecs_.takes_residuals(schedules_[launch.bucket], launch) || !codecs_.telling[launch.bucket])
     return std::nullopt;
   return codecs_.link_bytes(launch);
-}
-
-plan::PlanLimits GroupCoordinator::limits() const {
-  plan::PlanLimits limits = plan::training_limits();
-  const Config& options = settings_.options;
-  limits.max_staleness_steps = static_cast<std::uint32_t>(options.integer("max_staleness_steps"));
-  limits.max_merged_steps = static_cast<std::uint32_t>(options.integer("max_merged_steps"));
-  limits.stale_share = static_cast<double>(options.integer("max_stale_percent")) / 100;
-  // A user's own plan may be late, too.
-  if (!settings_.plan && delays_values(settings_.codecs.back())) limits.max_staleness_steps = 0;
-  limits.set_slots(declared_.front()->slots);
-  return limits;
 }
 
 // Only a policy's own plans that may delay or round something are judged.

@@ -88,7 +88,7 @@ class GroupCoordinator {
 
  private:
   Result<wire::DeclareAgreed> agree(const LinkFailover& links);
-  [[nodiscard]] plan::PlanLimits limits() const;
+  Result<void> start_scheduler(std::vector<model::Bucket> buckets, const LinkFailover& links);
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::PlanLimits& limits) const;
 
   const Identity id_;
