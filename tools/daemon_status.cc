@@ -6,6 +6,7 @@
 
 #include "core/base/text.h"
 #include "core/ipc/daemon_query.h"
+#include "core/model/policy_text.h"
 
 namespace deft::tools {
 namespace {
@@ -208,23 +209,12 @@ std::string policies_text(const json& job) {
   return out;
 }
 
-// The policy in force, and the configured one if that is another. Only the leader knows the first, and a group may have its own.
-std::string policy_text(const json& job) {
-  const std::string configured = cell(job, "policy");
-  const auto leader = job.find("leader");
-  if (leader == job.end()) return "configured policy " + configured;
-  std::string in_force;
-  for (const auto& policy : list_of(*leader, "policies_in_force"))
-    if (policy.is_string()) in_force += (in_force.empty() ? "" : " and ") + escape_controls(policy.get<std::string>());
-  if (in_force.empty() || in_force == configured) return "policy " + configured;
-  return "policy " + in_force + " (configured: " + configured + ")";
-}
-
 std::string describe_job(const json& job) {
   const std::string codec = cell(job, "compression");
   const std::string compression = codec == "none" || codec == "-" ? "" : ", compression " + codec;
-  std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", " + policy_text(job) + compression +
-                    ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " + cell(job, "nodes") +
+  std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", " +
+                    escape_controls(model::policy_text(job)) + compression + ", world " + cell(job, "world") +
+                    ", node " + cell(job, "node") + " of " + cell(job, "nodes") +
                     (flag_of(job, "leads", false) ? " (leads)" : "") + "\n";
   out += workers_table(job) + nodes_table(job) + links_table(job) + groups_table(job) + codecs_table(job) +
          plans_text(job) + preserver_text(job) + merging_text(job) + policies_text(job);

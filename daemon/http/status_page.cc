@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/model/policy_text.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -147,24 +149,12 @@ std::string stalls(const Json& job) {
   return table("Stalled", {"rank", "owes", "of step", "for"}, rows);
 }
 
-// The policy in force, and the configured one if that is another. Only the leader knows the first, and a group may have its own.
-std::string policy_text(const Json& job) {
-  const std::string configured = shown(job, "policy");
-  const auto leader = job.find("leader");
-  if (leader == job.end()) return "configured policy " + configured;
-  std::string in_force;
-  for (const auto& policy : elements(*leader, "policies_in_force"))
-    if (policy.is_string()) in_force += (in_force.empty() ? "" : " and ") + escape_html(policy.get<std::string>());
-  if (in_force.empty() || in_force == configured) return "policy " + configured;
-  return "policy " + in_force + " (configured: " + configured + ")";
-}
-
 std::string job_section(const Json& job) {
   const bool runs = shown(job, "state") == "running";
   std::string out = "<h2>" + shown(job, "name") + " " + mark(runs, shown(job, "state")) + "</h2>\n<p class=dim>";
   out += "user " + shown(job, "uid") + ", " + shown(job, "world") + " workers, node " + shown(job, "node") + " of " +
-         shown(job, "nodes") + (is_true(job, "leads") ? " (leads)" : "") + ", " + policy_text(job) + ", compression " +
-         shown(job, "compression") + "</p>\n";
+         shown(job, "nodes") + (is_true(job, "leads") ? " (leads)" : "") + ", " + escape_html(model::policy_text(job)) +
+         ", compression " + shown(job, "compression") + "</p>\n";
   return out + stalls(job) + workers(job) + links(job) + nodes(job);
 }
 
