@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST_TEST_S = 600
 sys.path.append(str(ROOT / "tests/process"))  # for cluster.py and ports.py
+import under_test  # noqa: E402, F401
 
 
 @pytest.hookimpl(wrapper=True)

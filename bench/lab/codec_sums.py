@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-BUILD = Path(os.environ.get("DEFT_TEST_BUILD", Path(__file__).resolve().parents[2] / "build"))
+BUILD = Path(os.environ.get("UNDER_TEST_BUILD", Path(__file__).resolve().parents[2] / "build"))
 LEAST_BYTES = 16384
 ALIGN_BYTES = 1024  # tensors that are encoded begin and end on whole blocks of the arena
 ROUNDED_AT_ONCE = 4096  # elements whose rest one node keeps (daemon/channel/coded_transfer.cc)

@@ -9,15 +9,10 @@ import time
 from pathlib import Path
 
 from ports import free_port
+from under_test import BUILD, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 DAEMON = BUILD / "bin" / "deftd"
 WORKER = Path(__file__).with_name("worker.py")
-
-
-def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
 
 
 class Daemons:
@@ -31,7 +26,7 @@ class Daemons:
     def _start(self, node: int) -> subprocess.Popen:
         read_end, write_end = os.pipe()
         words = [DAEMON, "--socket", self.socket(node), "--listen", self.addresses[node], f"--ready_fd={write_end}"]
-        environment = clean_environment() | self.variables
+        environment = os.environ | self.variables
         with (self.folder / f"daemon{node}.log").open("w") as log:
             process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, pass_fds=[write_end])
         os.close(write_end)
@@ -51,7 +46,7 @@ class Daemons:
         each = workers // self.nodes
         started = []
         for rank in range(workers):
-            environment = clean_environment() | {
+            environment = os.environ | {
                 "DEFT_SOCKET": self.socket(rank // each),
                 "DEFT_LEADER": self.addresses[0],
                 "DEFT_JOB": f"job{self.jobs}",

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 sys.path.insert(0, str(ROOT / "tests/process"))
 
 from cluster import free_port, wait_until  # noqa: E402
+from under_test import BUILD  # noqa: E402
 
 WORKER = r"""
 import deft, os, sys
@@ -63,8 +63,8 @@ SCONTROL = "import sys; assert sys.argv[1:] == ['show', 'hostnames', 'n[1-2]']; 
 
 
 def environment(**variables: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("DEFT_", "SLURM_"))}
-    return clean | {"PYTHONPATH": str(BUILD / "python"), "DEFT_TIMEOUT": "60s", "DEFT_LINKS": "gloo:lo"} | variables
+    own = {"PYTHONPATH": str(BUILD / "python"), "DEFT_TIMEOUT": "60s", "DEFT_LINKS": "gloo:lo"}
+    return os.environ | own | variables
 
 
 def run(words: list, env: dict[str, str]) -> subprocess.CompletedProcess:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from ports import free_port
+from under_test import BUILD
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 
 
@@ -124,8 +124,7 @@ print(upgrade(), "nobody is there")
 
 
 def test_an_upgrade_is_refused_unless_no_job_runs_and_none_begins_meanwhile():
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
-    clean |= {"PATH": f"{BUILD / 'bin'}:{clean['PATH']}", "PYTHONPATH": str(BUILD / "python")}
+    clean = os.environ | {"PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(BUILD / "python")}
     words = ["unshare", "-Urm", sys.executable, "-c", UPGRADE, str(free_port()), ROOT / "deploy/debian"]
     done = run(*words, env=clean | {"DEFT_SOCKET": "/run/deft/deftd.sock"})
     assert done.returncode == 0, done.stderr

@@ -1,11 +1,10 @@
 """What Deft offers: all policies, as the command says, and all codecs of docs/compression.md."""
 
-import os
 import re
 import subprocess
-from pathlib import Path
 
-BUILD = Path(os.environ.get("DEFT_TEST_BUILD", Path(__file__).resolve().parents[2] / "build"))
+from under_test import BUILD
+
 CODECS = ["bf16", "fp16", "int8", "int4", "int2", "efsignsgd", "onebit", "signsgd"]
 CODECS += ["topk/ratio=0.05", "randk/ratio=0.1", "qsgd", "terngrad"]
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from ports import free_port
+from under_test import BUILD
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = ROOT / "build/bin"
+BIN = BUILD / "bin"
 SHOW = 'echo "r=$DEFT_RANK w=$DEFT_WORLD_SIZE lr=$DEFT_LOCAL_RANK ls=$DEFT_LOCAL_SIZE s=$DEFT_SOCKET l=$DEFT_LEADER"'
 
 
@@ -22,9 +23,6 @@ def own_temp(tmp_path, monkeypatch):
     folder = tmp_path / "t"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
-    for name in list(os.environ):
-        if name.startswith("DEFT_"):
-            monkeypatch.delenv(name)
     monkeypatch.setenv("DEFT_SOCKET", str(tmp_path / "none.sock"))  # no daemon of this machine is used by chance
     yield folder
     assert list(folder.iterdir()) == []

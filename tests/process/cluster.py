@@ -5,9 +5,6 @@
         cluster.finish(workers)              # all exit 0, or the test fails with their output
 
 A worker script runs with `session`, `rank`, `size`, `np`, `vector(group, tensor)` and `pointer(array)` ready.
-
-DEFT_TEST_BUILD names another build folder than build/. If that build has a sanitizer, DEFT_TEST_PRELOAD names the
-sanitizer's library: a Python that is built without it has to load it before libdeft.
 """
 
 import contextlib
@@ -22,9 +19,7 @@ import time
 from pathlib import Path
 
 from ports import free_port
-
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
+from under_test import BUILD, PRELOAD, ROOT  # noqa: F401
 
 # What a busy machine may add to a deadline of Deft's. Without the deadline an error never comes, so a wide margin is as
 # good a test as a narrow one.
@@ -208,7 +203,7 @@ class Cluster:
 
 def end(process: subprocess.Popen) -> None:
     """A daemon with a sanitizer reports what it has leaked when it ends in good order."""
-    if "DEFT_TEST_PRELOAD" in os.environ:
+    if PRELOAD:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SANITIZED_END_S)
@@ -226,19 +221,15 @@ def await_arrivals(arrivals: int, workers: list[subprocess.Popen]) -> None:
 
 def sanitizer_environment() -> dict[str, str]:
     """What a worker needs for a libdeft with a sanitizer. What Python itself leaves at its end counts as no leak."""
-    library = os.environ.get("DEFT_TEST_PRELOAD")
-    if not library:
+    if not PRELOAD:
         return {}
     options = os.environ.get("ASAN_OPTIONS", "").replace("detect_leaks=1", "detect_leaks=0")
-    return {"LD_PRELOAD": library, "ASAN_OPTIONS": options}
+    return {"LD_PRELOAD": PRELOAD, "ASAN_OPTIONS": options}
 
 
 def clean_environment() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DEFT_", "OMPI_", "SLURM_")) and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    }
+    """Without what whoever runs the tests has set (under_test.py)."""
+    return dict(os.environ)
 
 
 def json_of(done: subprocess.CompletedProcess):

@@ -1,10 +1,10 @@
 """bench/codecs adds as the daemons do: the same training gives the same parameters, bit for bit."""
 
-import os
 import sys
 
 import pytest
 from cluster import BUILD, ROOT, Cluster
+from under_test import PRELOAD
 
 torch = pytest.importorskip("torch")
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests/frameworks")]
@@ -99,7 +99,7 @@ def emulate(codec: str, kind: str) -> str:
     return names["digest"](weights)
 
 
-@pytest.mark.skipif("DEFT_TEST_PRELOAD" in os.environ, reason="this process has no sanitizer, the emulation has")
+@pytest.mark.skipif(PRELOAD is not None, reason="this process has no sanitizer, the emulation has")
 def test_training_by_daemons_and_by_the_emulation_gives_the_same_bits():
     if not (BUILD / "bench/libdeft_emulation.so").exists():
         pytest.skip("this build has no benchmarks")

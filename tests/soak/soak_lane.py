@@ -6,7 +6,6 @@ Prints a JSON line for each.
 """
 
 import json
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -55,8 +54,6 @@ def run_cases(field: Field, lane: Lane) -> None:
 
 
 def main(lane: Lane) -> None:
-    for name in [name for name in os.environ if name.startswith("DEFT_")]:
-        del os.environ[name]
     with netns.Lab(nodes=Field.NODES, nics=2) as lab, Field(lab, lane.timeout_s) as field:
         before = field.memory_kib()
         run_cases(field, lane)

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-BUILD = Path(os.environ.get("DEFT_TEST_BUILD", Path(__file__).resolve().parents[2] / "build"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "process"))
+from under_test import BUILD
+
 sys.path.insert(0, str(BUILD / "python"))
 
-import deft  # noqa: E402
-import numpy as np  # noqa: E402
+import deft
+import numpy as np
 
 SIZES = (60_000, 1000, 20_000)
 SMALL = 500  # elements of a collective

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from cluster import json_of
 from ports import free_port
+from under_test import BUILD
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = ROOT / "build/bin"
+BIN = BUILD / "bin"
 VGG = ROOT / "examples/profiles/vgg19_deft_table2.json"
 HAS_MPI = (BIN / "deft-mpi").exists()
 VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
@@ -24,9 +25,6 @@ VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt")
 
 @pytest.fixture(autouse=True)
 def no_daemon(tmp_path, monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("DEFT_"):
-            monkeypatch.delenv(name)
     monkeypatch.setenv("DEFT_SOCKET", str(tmp_path / "deftd.sock"))
     return tmp_path / "deftd.sock"
 

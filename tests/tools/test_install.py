@@ -26,7 +26,7 @@ def prefix(tmp_path_factory):
 
 
 def run(*words, **environment) -> subprocess.CompletedProcess:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("DEFT_", "PYTHONPATH"))}
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(words, capture_output=True, text=True, timeout=60, env={**clean, **environment})
 
 

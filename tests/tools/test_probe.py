@@ -12,16 +12,10 @@ from pathlib import Path
 
 import pytest
 from ports import free_port  # the one behind it, which rank 0's store takes, is free, too
+from under_test import BUILD
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = ROOT / "build/bin"
-
-
-@pytest.fixture(autouse=True)
-def no_options(monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("DEFT_"):
-            monkeypatch.delenv(name)
+BIN = BUILD / "bin"
 
 
 def start(rank: int, size: int, leader: str, *words: str, seconds: str = "0.1", **variables: str) -> subprocess.Popen:

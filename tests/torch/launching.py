@@ -21,8 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/process"))
 from ports import free_port  # noqa: E402
+from under_test import BUILD  # noqa: E402
 
-BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 PACKAGE = BUILD / "python"
 DAEMON = BUILD / "bin" / "deftd"
 JOB_SECONDS = 300  # of a job that hangs: on a loaded machine three good ones have taken 280 together
@@ -46,7 +46,7 @@ class WorkerFailed(AssertionError):
 
 
 def without_deft(environment):
-    """No option of the caller's, and DEFT_TEST_BUILD is none at all."""
+    """Without what this job or this process has set."""
     return {name: value for name, value in environment.items() if not name.startswith("DEFT_")}
 
 
