@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from forked_worker import ForkedWorker
 from ports import free_port
 from under_test import BUILD, ROOT
 
@@ -40,7 +41,9 @@ class Daemons:
     def log(self, node: int) -> str:
         return (self.folder / f"daemon{node}.log").read_text()
 
-    def start_workers(self, scenario: str, workers: int = 2, own=None, **variables: str) -> list[subprocess.Popen]:
+    def start_workers(
+        self, scenario: str, workers: int = 2, own=None, **variables: str
+    ) -> list[subprocess.Popen | ForkedWorker]:
         """`own`: variables of single ranks."""
         self.jobs += 1
         each = workers // self.nodes
@@ -60,11 +63,7 @@ class Daemons:
                 **variables,
                 **(own or {}).get(rank, {}),
             }
-            words = [sys.executable, str(WORKER), scenario]
-            pipe = subprocess.PIPE
-            started.append(
-                subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
-            )
+            started.append(start_worker([str(WORKER), scenario], environment))
         return started
 
     def run(self, scenario: str, workers: int = 2, **variables: str) -> list[str]:
@@ -87,6 +86,17 @@ class Daemons:
             assert status in (0, -signal.SIGKILL), f"daemon {node} ended with {status}:\n{self.log(node)}"
 
 
+def start_worker(words: list[str], environment: dict[str, str]) -> subprocess.Popen | ForkedWorker:
+    if "LD_LIBRARY_PATH" in environment:  # read by the loader alone, when a program begins
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [sys.executable, *words], env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        )
+    begin = f"import runpy, sys; sys.argv, sys.path[0] = {words!r}, {str(Path(words[0]).parent)!r}"
+    run = f"{begin}; runpy.run_path({words[0]!r}, run_name='__main__')"
+    return ForkedWorker(run, environment, merged=True)
+
+
 def wait_until(condition, seconds: float = 60, what: str = "the condition") -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -94,7 +104,7 @@ def wait_until(condition, seconds: float = 60, what: str = "the condition") -> N
         time.sleep(0.01)
 
 
-def finish(workers: list[subprocess.Popen], seconds: float = 120) -> list[tuple[int, str]]:
+def finish(workers: list[subprocess.Popen | ForkedWorker], seconds: float = 120) -> list[tuple[int, str]]:
     results = []
     try:
         for worker in workers:

@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from forked_worker import ForkedWorker
 from ports import free_port
 from under_test import BUILD, PRELOAD, ROOT  # noqa: F401
 
@@ -59,6 +60,8 @@ rank, size = session.rank, session.size
 """
 )
 
+Worker = subprocess.Popen | ForkedWorker
+
 
 class Cluster:
     def __init__(self, nodes: int = 1, timeout: str = PATIENT, **options: str):
@@ -67,7 +70,7 @@ class Cluster:
         self.folder = tempfile.TemporaryDirectory(prefix="deft-test-")
         self.listen = [self.address_to_listen_on(node) for node in range(nodes)]
         self.daemons: list[subprocess.Popen] = []
-        self.workers: list[subprocess.Popen] = []
+        self.workers: list[Worker] = []
 
     def __enter__(self) -> "Cluster":
         for node in range(self.nodes):
@@ -138,21 +141,26 @@ class Cluster:
 
     def start_one(
         self, script: str, rank: int, per_node: int = 1, pass_fds: tuple[int, ...] = (), **variables: str
-    ) -> subprocess.Popen:
+    ) -> Worker:
         return self.start_program(PROLOGUE + script, rank, per_node, pass_fds, **variables)
 
-    def start_without_session(self, script: str, per_node: int = 1, **variables: str) -> list[subprocess.Popen]:
+    def start_without_session(self, script: str, per_node: int = 1, **variables: str) -> list[Worker]:
         """A worker a rank, each with `np`, `vector`, `pointer` and `say`, which opens its sessions itself."""
         ranks = range(per_node * self.nodes)
         return [self.start_program(IMPORTS + script, rank, per_node, **variables) for rank in ranks]
 
     def start_program(
         self, program: str, rank: int, per_node: int = 1, pass_fds: tuple[int, ...] = (), **variables: str
-    ) -> subprocess.Popen:
+    ) -> Worker:
         """A worker without the prologue: it opens its own session."""
+        prefix, environment = self.prefix(rank // per_node), self.environment(rank, per_node, **variables)
+        begins_otherwise = any(name.startswith(("LD_", "PYTHON")) for name in variables)
+        if not prefix and not PRELOAD and not begins_otherwise:
+            self.workers.append(ForkedWorker(program, environment, pass_fds))
+            return self.workers[-1]
         process = subprocess.Popen(
-            [*self.prefix(rank // per_node), sys.executable, "-c", program],
-            env=self.environment(rank, per_node, **variables),
+            [*prefix, sys.executable, "-c", program],
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -161,7 +169,7 @@ class Cluster:
         self.workers.append(process)
         return process
 
-    def start(self, script: str, per_node: int = 1, **variables: str) -> list[subprocess.Popen]:
+    def start(self, script: str, per_node: int = 1, **variables: str) -> list[Worker]:
         """A worker a rank. They open their sessions together once all have imported what they need: on a busy machine
         imports of one rank can take longer than a short timeout after those of another."""
         arrivals, arrive = os.pipe()
@@ -173,7 +181,7 @@ class Cluster:
             os.close(end)
         return workers
 
-    def finish(self, workers: list[subprocess.Popen], seconds: float = 120) -> list[str]:
+    def finish(self, workers: list[Worker], seconds: float = 120) -> list[str]:
         outputs, failures = [], []
         for rank, worker in enumerate(workers):
             try:
@@ -201,7 +209,7 @@ class Cluster:
         return json.loads(result.stdout)
 
 
-def end(process: subprocess.Popen) -> None:
+def end(process: Worker) -> None:
     """A daemon with a sanitizer reports what it has leaked when it ends in good order."""
     if PRELOAD:
         process.terminate()
@@ -211,7 +219,7 @@ def end(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def await_arrivals(arrivals: int, workers: list[subprocess.Popen]) -> None:
+def await_arrivals(arrivals: int, workers: list[Worker]) -> None:
     """Waits until every worker has written a byte, or one has ended."""
     arrived = 0
     while arrived < len(workers) and all(worker.poll() is None for worker in workers):
@@ -246,7 +254,7 @@ def wait_until(condition, seconds: float = 60, what: str = "the condition") -> N
         time.sleep(0.01)
 
 
-def wait_for_line(worker: subprocess.Popen, text: str) -> str:
+def wait_for_line(worker: Worker, text: str) -> str:
     """Reads the worker's output up to a line that holds `text`."""
     for line in worker.stdout:
         if text in line:

@@ -10,7 +10,7 @@ CODECS = ["int8", "int4", "efsignsgd", "qsgd", "topk", "randk", "lowrank"]
 
 # A matrix of 75,000 elements, a bias and a small matrix. Each step and each rank brings other gradients.
 TRAINING = """
-import hashlib
+import functools, hashlib
 shapes = [(300, 250), (5000,), (20, 20)]
 
 def bits_of(values):  # rounded to the nearest even one
@@ -20,6 +20,7 @@ def bits_of(values):  # rounded to the nearest even one
 def floats(bits):
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
+@functools.cache  # one codec after the other gets the same
 def gradient(step, index, r):
     values = np.random.default_rng((step, index, r)).standard_normal(int(np.prod(shapes[index])))
     return bits_of(values.astype(np.float32))

@@ -10,7 +10,7 @@ LAYOUTS = [(1, 2), (2, 1), (2, 2), (4, 1), (1, 4)]
 POLICIES = ["fifo", "mgwfbp", "mergecomp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "knapsack", "auto"]
 
 SUMS = """
-import hashlib, random
+import functools, hashlib, random
 DTYPES = [deft.FLOAT32, deft.FLOAT64, deft.FLOAT16, deft.BFLOAT16]
 SIZES = [1, 7, 1009, 16384, 40009]  # one element, primes, a whole part, several parts
 tensors = [deft.Tensor(f"t{d}.{n}", d, (n,), i * len(SIZES) + j)
@@ -32,13 +32,21 @@ def load(group, index):
 def numpy_type(dtype):
     return {deft.FLOAT32: np.float32, deft.FLOAT64: np.float64, deft.FLOAT16: np.float16}[dtype]
 
+# Small whole numbers are exact in every type, so the sum must be exact too, in whatever order it is made.
+@functools.cache
+def whole_numbers(step, r):
+    return [np.random.default_rng((step, r, i)).integers(-8, 9, t.shape[0]).astype(np.float32)
+            for i, t in enumerate(tensors)]
+
+@functools.cache
+def fractions(r):
+    return [np.random.default_rng((r, i)).standard_normal(t.shape[0]) for i, t in enumerate(tensors)]
+
 def sums(session, rank, size):
     group = session.declare("mixed", tensors)
     digest = hashlib.sha256()
     for step in range(4):
-        # Small whole numbers are exact in every type, so the sum must be exact too, in whatever order it is made.
-        parts = {r: [np.random.default_rng((step, r, i)).integers(-8, 9, t.shape[0]).astype(np.float32)
-                     for i, t in enumerate(tensors)] for r in range(size)}
+        parts = {r: whole_numbers(step, r) for r in range(size)}
         order = list(range(len(tensors)))
         random.Random(1000 * step + rank).shuffle(order)  # another order on every rank
         for index in order:
@@ -51,12 +59,12 @@ def sums(session, rank, size):
         # Fractions round; all ranks must then hold the very same bits.
     step += 1
     for index, t in enumerate(tensors):
-        store(group, index, np.random.default_rng((rank, index)).standard_normal(t.shape[0]).astype(np.float32))
+        store(group, index, fractions(rank)[index].astype(np.float32))
         group.ready(index, 1, step)
     group.wait(0, len(tensors), step)
     for index, t in enumerate(tensors):
         digest.update(np.ascontiguousarray(load(group, index)).tobytes())
-        exact = sum(np.random.default_rng((r, index)).standard_normal(t.shape[0]) for r in range(size))
+        exact = sum(fractions(r)[index] for r in range(size))
         tolerance = {deft.FLOAT32: 1e-5, deft.FLOAT64: 1e-5, deft.FLOAT16: 2e-2, deft.BFLOAT16: 2e-1}[t.dtype]
         assert np.abs(load(group, index) - exact).max() < tolerance, (t.name, np.abs(load(group, index) - exact).max())
     return digest.hexdigest()
