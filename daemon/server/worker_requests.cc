@@ -33,6 +33,16 @@ Result<void> check_place(const ipc::Operation& call, std::uint64_t buffer_bytes)
   return {};
 }
 
+// The bytes of a DECLARE at most, as protobuf writes it.
+std::size_t most_on_wire(const Declaration& declaration) {
+  constexpr std::size_t kAround = 1024;               // the envelope with the job's name, and the group's name
+  constexpr std::size_t kOfTensor = 32, kOfDim = 10;  // beside its texts: numbers, and lengths of all fields
+  std::size_t bytes = kAround;
+  for (const auto& tensor : declaration.tensors)
+    bytes += kOfTensor + tensor.name.size() + tensor.codec.size() + kOfDim * tensor.shape.size();
+  return bytes;
+}
+
 }  // namespace
 
 WorkerRequests::Handler WorkerRequests::handler_of(ipc::MessageKind kind) {
@@ -109,6 +119,12 @@ Result<void> WorkerRequests::on_declare_tensor(const ipc::Packet& packet) {
   name_bytes_[declaring_->group] += bytes;
   declaring_->tensors.push_back(std::move(spec));
   if (declaring_->tensors.size() < declaring_->expected) return {};
+  if (const std::size_t most = most_on_wire(*declaring_); most > wire::kMaxMessageBytes)
+    return fail(ErrorKind::kInvalid,
+                "names and shapes of " + std::to_string(declaring_->expected) + " tensors take up to " +
+                    std::to_string(most) + " bytes, and a message between daemons has at most " +
+                    std::to_string(wire::kMaxMessageBytes),
+                "give the tensors shorter names, or make several optimizers of fewer parameters each");
   Declaration declaration = std::move(*declaring_);
   declaring_.reset();
   if (const auto job = job_.lock()) job->declare(worker_, std::move(declaration));

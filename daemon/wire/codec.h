@@ -33,6 +33,9 @@ namespace deft::daemon::wire {
 
 inline constexpr std::uint32_t kControlVersion = 6;
 
+// Of an encoded message. The largest ones are a DECLARE and its answer, DECLARE_AGREED of kMaxBuckets: 14 bytes for each bucket.
+inline constexpr std::size_t kMaxMessageBytes = 16 << 20;
+
 // Limits of the content of messages. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
 inline constexpr std::uint32_t kMaxLocalSize = 4096;  // ranks of a node
 inline constexpr std::size_t kMaxNameBytes = 255;     // of jobs, hosts, groups, settings, versions

@@ -15,18 +15,19 @@
 #include "core/base/numbers.h"
 #include "core/base/socket_priority.h"
 #include "core/link/address.h"
+#include "daemon/wire/codec.h"
 
 namespace deft::daemon {
 namespace {
 
-constexpr std::int64_t kMaxMessageBytes = 64 << 20;
 constexpr int kMessagesARound = 512;           // of a socket, so that a flood does not keep sessions and timers waiting
 constexpr std::size_t kBytesARound = 8 << 20;  // of a socket, likewise; one message may be larger
 constexpr int kUnreadMessages = 4096;          // of one peer; its further messages wait on its side
 constexpr int kUnsentMessages = 65536;         // to one peer, which does not read them
 constexpr TimeUs kResolveAgainUs = 1'000'000;
-constexpr link::UnfinishedMessages::Limits kMostUnfinished{.of_one = 2 * kMaxMessageBytes,
-                                                           .of_all = 8 * kMaxMessageBytes};
+// A message, and what comes behind it before it is taken. All together: a thousand nodes may send their DECLARE at once.
+constexpr link::UnfinishedMessages::Limits kMostUnfinished{.of_one = wire::kMaxMessageBytes * 3 / 2,
+                                                           .of_all = 8 * wire::kMaxMessageBytes};
 constexpr std::string_view kInternet = "tcp://";
 constexpr int kLowDelay = 0x10;  // IPTOS_LOWDELAY
 
@@ -117,7 +118,7 @@ void ControlPlane::set_up(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::linger, 500);
   socket.set(zmq::sockopt::sndhwm, kUnsentMessages);
   socket.set(zmq::sockopt::rcvhwm, kUnreadMessages);
-  socket.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
+  socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(wire::kMaxMessageBytes));
   socket.set(zmq::sockopt::tos, kLowDelay);
   // A peer whose machine is gone ends its connection by the kernel's probes. ZeroMQ's own heartbeats would end those of a process that
   // was stopped and goes on, because its timers run before it reads.
@@ -222,6 +223,7 @@ void ControlPlane::report_stuck(const Peer& peer) {
 }
 
 bool ControlPlane::drain() {
+  guard_.messages_wait = false;
   bool any = guard_.gate.is_open() && drain_gate();
   const auto handshakes = guard_.watch.turn();
   refused_.handshakes += handshakes.failed;
@@ -242,16 +244,23 @@ bool ControlPlane::drain() {
   return any;
 }
 
-bool ControlPlane::drain_router() {
-  int received = 0;
+// What was received of a socket at once.
+struct ControlPlane::Round {
+  int messages = 0;
   std::size_t bytes = 0;
+
+  [[nodiscard]] bool is_full() const { return messages >= kMessagesARound || bytes >= kBytesARound; }
+};
+
+bool ControlPlane::drain_router() {
+  Round round;
   zmq::message_t identity, payload;
-  while (received < kMessagesARound && bytes < kBytesARound && router_.recv(identity, zmq::recv_flags::dontwait)) {
-    ++received;
+  while (!round.is_full() && router_.recv(identity, zmq::recv_flags::dontwait)) {
+    ++round.messages;
     int parts = 1;
     while (router_.get(zmq::sockopt::rcvmore)) {
       [[maybe_unused]] const auto part = router_.recv(payload, zmq::recv_flags::none);
-      bytes += payload.size();
+      round.bytes += payload.size();
       ++parts;
     }
     guard_.unfinished.delivered(payload);
@@ -261,7 +270,8 @@ bool ControlPlane::drain_router() {
       ++refused_.messages;
     }
   }
-  return received > 0;
+  guard_.messages_wait |= round.is_full();
+  return round.messages > 0;
 }
 
 bool ControlPlane::is_locked_out(const Peer& peer) const {
@@ -282,18 +292,17 @@ void ControlPlane::watch_handshakes(Dealer& dealer) {
 
 bool ControlPlane::drain_dealer(const Peer& peer, Dealer& dealer) {
   watch_handshakes(dealer);
-  int received = 0;
-  std::size_t bytes = 0;
+  Round round;
   const Peer name = peer;  // NOLINT(performance-unnecessary-copy-initialization): a message may end who owns it
   zmq::message_t payload;
-  while (received < kMessagesARound && bytes < kBytesARound && dealers_.count(name) != 0 &&
-         dealer.socket.recv(payload, zmq::recv_flags::dontwait)) {
-    ++received;
-    bytes += payload.size();
+  while (!round.is_full() && dealers_.count(name) != 0 && dealer.socket.recv(payload, zmq::recv_flags::dontwait)) {
+    ++round.messages;
+    round.bytes += payload.size();
     if (!payload.more()) guard_.unfinished.delivered(payload);
     deliver(name, payload);
   }
-  return received > 0;
+  guard_.messages_wait |= round.is_full();
+  return round.messages > 0;
 }
 
 void ControlPlane::deliver(const Peer& from, const zmq::message_t& message) {
@@ -306,14 +315,14 @@ void ControlPlane::watch_messages_of(const std::vector<int>& connections, std::u
   if (guard_.look != 0 || guard_.unfinished.empty()) return;
   // The timer is for all connections: it does not belong to the job whose connection came first.
   run_for({}, "a look at unfinished messages", [this] {
-    guard_.look = reactor_.after(link::UnfinishedMessages::kLookUs, [this] { end_endless_messages(); });
+    guard_.look = reactor_.after(link::UnfinishedMessages::kLookUs, [this] { look_at_unfinished_messages(); });
   });
 }
 
-void ControlPlane::end_endless_messages() {
+void ControlPlane::look_at_unfinished_messages() {
   name_callback("a look at unfinished messages");
   guard_.look = 0;
-  const unsigned ended = guard_.unfinished.end_those_above(kMostUnfinished);
+  const unsigned ended = guard_.unfinished.look(kMostUnfinished, reactor_.now_us(), guard_.messages_wait);
   refused_.endless += ended;
   if (ended > 0)
     if (const auto left_out = lines_.refused.admit(reactor_.now_us()))

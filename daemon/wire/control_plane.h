@@ -84,6 +84,7 @@ class ControlPlane final : public ControlPort {
   void report_stuck(const Peer& peer);
   bool drain();  // all sockets; true: something was received
   bool drain_router();
+  struct Round;
   struct Dealer {
     zmq::socket_t socket;
     link::HandshakeWatch watch;
@@ -96,7 +97,7 @@ class ControlPlane final : public ControlPort {
   void deliver(const Peer& from, const zmq::message_t& message);
   bool drain_gate();
   void watch_messages_of(const std::vector<int>& connections, std::uint16_t port);
-  void end_endless_messages();
+  void look_at_unfinished_messages();
 
   Reactor& reactor_;
   zmq::context_t context_{1};
@@ -108,7 +109,8 @@ class ControlPlane final : public ControlPort {
     link::HandshakeWatch watch;
     std::uint16_t port = 0;  // at which the router listens
     link::UnfinishedMessages unfinished;
-    Reactor::TimerId look = 0;  // at these; 0: there is no connection
+    Reactor::TimerId look = 0;   // at these; 0: there is no connection
+    bool messages_wait = false;  // after the last drain
   };
   Guard guard_;
   std::uint64_t next_dealer_ = 1;

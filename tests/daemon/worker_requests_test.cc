@@ -234,6 +234,31 @@ TEST_F(WorkerRequestsTest, TheNamesOfAUsersTensorsTakeSoMuchMemoryAndNoMore) {
   EXPECT_NE(result.error().fix.find("names in the option user_limits"), std::string::npos);
 }
 
+// One message tells the leader of all tensors of a group.
+TEST_F(WorkerRequestsTest, AGroupThatFillsMoreThanAMessageIsRefusedAndOneThatFitsIsNot) {
+  const auto quotas = std::make_shared<UserQuotas>(quota_limits(Config()));
+  QuotaAccount account(quotas, 7);
+  requests_.emplace(worker_, *connection_, memory_, account);
+  requests_->serve(job_);
+  const std::string name(ipc::kMaxNameBytes, 'n');
+  const std::uint32_t fit = (wire::kMaxMessageBytes - 4096) / (name.size() + 42);
+  const auto declare_all = [&](std::uint32_t group, std::uint32_t tensors) {
+    Result<void> result = declare(group, tensors);
+    for (std::uint32_t i = 0; result && i < tensors; ++i) result = tensor(group, i, name);
+    return result;
+  };
+  ASSERT_TRUE(declare_all(0, fit));
+  ASSERT_EQ(job_->declared.size(), 1u);
+  wire::Declare message{.group = 0, .name = "sgd", .tensors = job_->declared[0].tensors};
+  EXPECT_LE(wire::encode({.job = std::string(255, 'j')}, wire::ToLeader(message)).size(), wire::kMaxMessageBytes);
+  const auto refused = declare_all(1, fit + 10);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalid);
+  EXPECT_NE(refused.error().what.find("a message between daemons has at most 16777216"), std::string::npos);
+  EXPECT_EQ(job_->declared.size(), 1u);
+  requests_.reset();
+}
+
 TEST_F(WorkerRequestsTest, WhatAUserHasIsKnownAndGivenBack) {
   ASSERT_TRUE(buffer(1, 4096));
   ASSERT_TRUE(declare(0, 1));

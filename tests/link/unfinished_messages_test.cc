@@ -37,13 +37,18 @@ bool is_ended(const TcpPair& pair) {
   return recv(pair.first.get(), &byte, 1, MSG_DONTWAIT) == 0;
 }
 
+// How many the first look ends.
+unsigned ended_by(UnfinishedMessages& unfinished, const UnfinishedMessages::Limits& limits) {
+  return unfinished.look(limits, UnfinishedMessages::kLookUs);
+}
+
 TEST(UnfinishedMessages, WhoBringsTooMuchIsEnded) {
   const std::array<TcpPair, 2> pairs{tcp_pair(), tcp_pair()};
   UnfinishedMessages unfinished;
   for (const TcpPair& pair : pairs) unfinished.connected(pair.second.get(), port_of_own_end(pair.second));
   bring(pairs[0], 1000);
   bring(pairs[1], 1001);
-  EXPECT_EQ(unfinished.end_those_above({.of_one = 1000, .of_all = 9000}), 1u);
+  EXPECT_EQ(ended_by(unfinished, {.of_one = 1000, .of_all = 9000}), 1u);
   EXPECT_FALSE(is_ended(pairs[0]));
   EXPECT_TRUE(is_ended(pairs[1]));
   EXPECT_FALSE(unfinished.empty());
@@ -54,7 +59,7 @@ TEST(UnfinishedMessages, WhereAllBringTooMuchTogetherTheLargestIsEnded) {
   UnfinishedMessages unfinished;
   for (const TcpPair& pair : pairs) unfinished.connected(pair.second.get(), port_of_own_end(pair.second));
   for (std::size_t i = 0; i < pairs.size(); ++i) bring(pairs[i], 500 + i);
-  EXPECT_EQ(unfinished.end_those_above({.of_one = 1000, .of_all = 1400}), 1u);
+  EXPECT_EQ(ended_by(unfinished, {.of_one = 1000, .of_all = 1400}), 1u);
   EXPECT_TRUE(is_ended(pairs[2]) && !is_ended(pairs[1]) && !is_ended(pairs[0]));
 }
 
@@ -72,6 +77,18 @@ TEST(UnfinishedMessages, AThreadThatHadNoTimeTakesWhatWaitsBeforeItEndsAnybody) 
   EXPECT_TRUE(is_ended(pair));
 }
 
+TEST(UnfinishedMessages, WhileWholeMessagesWaitSomeLooksAreSkippedAndNotAll) {
+  constexpr UnfinishedMessages::Limits kLimits{.of_one = 1000, .of_all = 1000};
+  const TcpPair pair = tcp_pair();
+  UnfinishedMessages unfinished;
+  unfinished.connected(pair.second.get(), port_of_own_end(pair.second));
+  bring(pair, 1001);
+  TimeUs now_us = 0;
+  for (unsigned i = 0; i < UnfinishedMessages::kMostSkipped; ++i)
+    EXPECT_EQ(unfinished.look(kLimits, now_us += UnfinishedMessages::kLookUs, true), 0u) << i;
+  EXPECT_EQ(unfinished.look(kLimits, now_us += UnfinishedMessages::kLookUs, true), 1u);
+}
+
 TEST(UnfinishedMessages, OtherConnectionsAreLeftAlone) {
   TcpPair pair = tcp_pair(), other = tcp_pair();
   UnfinishedMessages unfinished;
@@ -83,7 +100,7 @@ TEST(UnfinishedMessages, OtherConnectionsAreLeftAlone) {
   pair.second.reset();
   ASSERT_EQ(dup2(other.second.get(), number), number);
   bring(other, 1000);
-  EXPECT_EQ(unfinished.end_those_above({.of_one = 10, .of_all = 10}), 0u) << "its number is another's now";
+  EXPECT_EQ(ended_by(unfinished, {.of_one = 10, .of_all = 10}), 0u) << "its number is another's now";
   EXPECT_TRUE(unfinished.empty());
   EXPECT_FALSE(is_ended(other));
   close(number);

@@ -55,12 +55,14 @@ unsigned UnfinishedMessages::end_those_above(const Limits& limits) {
   return ended;
 }
 
-unsigned UnfinishedMessages::look(const Limits& limits, TimeUs now_us) {
+unsigned UnfinishedMessages::look(const Limits& limits, TimeUs now_us, bool messages_wait) {
   const TimeUs since_us = now_us - looked_us_;
   if (since_us < kLookUs) return 0;
   looked_us_ = now_us;
-  skipped_ = since_us >= kNoTimeUs && !skipped_;
-  return skipped_ ? 0 : end_those_above(limits);
+  const unsigned may_skip = messages_wait ? kMostSkipped : static_cast<unsigned>(since_us >= kNoTimeUs);
+  if (skipped_++ < may_skip) return 0;
+  skipped_ = 0;
+  return end_those_above(limits);
 }
 
 }  // namespace deft::link
