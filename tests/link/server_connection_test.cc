@@ -1,10 +1,12 @@
-// A ps link's connection to a server that a test plays: what came before its end counts.
+// A ps link's connection to a server, which a test plays or a process runs.
 #include "core/link/ps/connection.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <optional>
+
+#include "tests/link/server_process.h"
 
 namespace deft::link::ps_backend {
 namespace {
@@ -73,6 +75,33 @@ TEST(ServerConnection, AResultThatCameJustBeforeTheServersEndIsTaken) {
   ASSERT_TRUE(result);
   EXPECT_EQ(result->payload.to_string(), "mine");
   EXPECT_EQ(connection.unanswered(), 0u);
+}
+
+// Only whole messages tell heartbeats of ZeroMQ from a message that does not end.
+TEST(ServerConnection, WhateverTheLinkDoesAWholeMessagePassesEachWayNowAndThen) {
+  constexpr TimeUs kPingUs = ServerConnection::kPingUs;
+  Server server;
+  zmq::context_t context;
+  ServerConnection connection(context, CurveKey(), server.address(), 0, kSilenceUs);
+  connection.hello({.kind = Kind::kHello}, Secret{}, "link");
+  EXPECT_EQ(server.hear().kind, Kind::kHello);
+  for (const TimeUs now_us : {kPingUs, kPingUs + 1, 2 * kPingUs - 1, 2 * kPingUs}) connection.ping(now_us);
+  connection.push({.kind = Kind::kPush}, {}, {});
+  for (const Kind kind : {Kind::kPing, Kind::kPing, Kind::kPush}) EXPECT_EQ(server.hear().kind, kind);
+}
+
+TEST(ServerConnection, AServerAnswersAPing) {
+  const testing::ServerProcess server;
+  zmq::context_t context;
+  ServerConnection connection(context, CurveKey(), server.address(), 0, kSilenceUs);
+  connection.hello({.kind = Kind::kHello, .nodes = 2}, Secret{}, "link");
+  while (connection.absent().empty()) ASSERT_FALSE(next_of(connection)) << "the server tells who is there";
+  zmq::pollitem_t messages = connection.messages();
+  ASSERT_EQ(zmq::poll(&messages, 1, std::chrono::milliseconds(0)), 0);
+  connection.ping(ServerConnection::kPingUs);
+  EXPECT_EQ(zmq::poll(&messages, 1, std::chrono::minutes(1)), 1);
+  EXPECT_FALSE(connection.receive());
+  EXPECT_FALSE(connection.ended());
 }
 
 }  // namespace

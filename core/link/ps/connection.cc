@@ -72,6 +72,15 @@ void ServerConnection::report_taken() {
   dealer_.send(zmq::message_t(), zmq::send_flags::none);
 }
 
+// Without it the heartbeats of an idle link would look like a message that does not end, to either side.
+void ServerConnection::ping(TimeUs now_us) {
+  if (ended_ || now_us - pinged_us_ < kPingUs) return;
+  pinged_us_ = now_us;
+  const PsHeader header;
+  dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
+  dealer_.send(zmq::message_t(), zmq::send_flags::none);
+}
+
 std::optional<ServerConnection::Message> ServerConnection::receive() {
   zmq::message_t first, payload;
   for (int i = 0; i < kUnreadMessages && dealer_.recv(first, zmq::recv_flags::dontwait); ++i) {

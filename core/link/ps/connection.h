@@ -30,6 +30,9 @@ class ServerConnection {
   void push(PsHeader header, std::span<const std::byte> recipe, std::span<std::byte> data);
   // Tells the server how many results were taken since the last push, if the server may wait for that.
   void report_taken();
+  // To be called also while nothing is pushed: a whole message passes each way once in kPingUs.
+  static constexpr TimeUs kPingUs = 60'000'000;
+  void ping(TimeUs now_us);
 
   // Takes one message, if there is one. kResult is for the caller; all others are dealt with here, some of them in one call: a server that
   // sends them without an end holds nobody.
@@ -64,6 +67,7 @@ class ServerConnection {
   std::size_t unanswered_ = 0;
   std::uint64_t taken_ = 0;  // results
   std::uint64_t told_ = 0;   // of these
+  TimeUs pinged_us_ = 0;
   std::vector<std::uint8_t> present_;
   std::optional<Error> ended_;
 };

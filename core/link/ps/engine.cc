@@ -292,6 +292,7 @@ Result<void> Engine::move_on() {
     if (route.connection->unanswered() < before)
       if (auto ok = push_what_fits(route); !ok) return ok;
     route.connection->report_taken();
+    route.connection->ping(MonotonicClock::now());
   }
   return {};
 }

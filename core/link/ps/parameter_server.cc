@@ -23,7 +23,7 @@ constexpr int kHandshakeMs = 10'000;
 constexpr TimeUs kTurnUs = 1'000'000;
 // ZeroMQ says that a connection ended, but not whose, and may say it a moment before a send to it fails.
 constexpr std::array<TimeUs, 3> kChecksAfterUs = {5'000, 50'000, 500'000};
-// Of bytes. A link leaves less than 2 MiB unanswered. Beside them its heartbeats count, a few bytes each, while it pushes nothing.
+// Of bytes. A link leaves less than 2 MiB unanswered. Beside them its heartbeats count, a few bytes each, until it says something.
 constexpr UnfinishedMessages::Limits kMostUnfinished{.of_one = 8 << 20, .of_all = 128 << 20};
 constexpr int kMessagesAtOnce = 64;  // between looks at what else has happened
 
@@ -164,6 +164,7 @@ void ParameterServer::on_message(const std::string& peer, const zmq::message_t& 
   if (link.failed()) return drop(Drop::kRefused);
   if (header->kind == Kind::kPush) return link.push(member->second.node, *header, std::move(payload), recipe_of(first));
   if (header->kind == Kind::kTaken) return link.taken(member->second.node, header->taken);
+  if (header->kind == Kind::kPing) return ping(peer);
   drop(Drop::kBadHello);
 }
 
@@ -248,12 +249,13 @@ void ParameterServer::watch_connections() {
 
 // Looks at the members of one link, or of all links if none is named.
 void ParameterServer::find_the_gone(const std::string& link) {
-  const PsHeader ping;
-  for (const auto& [peer, member] : members_) {
-    if (!link.empty() && member.link != link) continue;
-    zmq::message_t nothing;
-    if (!send(peer, ping, nothing)) gone_.push_back(peer);
-  }
+  for (const auto& [peer, member] : members_)
+    if (link.empty() || member.link == link) ping(peer);
+}
+
+void ParameterServer::ping(const std::string& peer) {
+  zmq::message_t nothing;
+  if (!send(peer, PsHeader(), nothing)) gone_.push_back(peer);
 }
 
 // Not while a link is sending: that a node has gone makes it send again.

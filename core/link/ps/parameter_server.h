@@ -79,6 +79,7 @@ class ParameterServer {
   void drop(Drop why) { ++drops_[static_cast<std::size_t>(why)]; }
   void watch_connections();
   void find_the_gone(const std::string& link);
+  void ping(const std::string& peer);
   void put_away_the_gone();
   void wait(int stop_fd);
   void on_stop(int stop_fd);

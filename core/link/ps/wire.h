@@ -5,12 +5,13 @@
 //   kHello    the first one of a connection; payload: a secret of 16 bytes and the link's name, which all nodes of the link share
 //   kPush     segment `segment` of round `round`; payload: its elements, or nothing if it asks for another node's.
 //   kTaken    nothing but `taken`, if there was no push to say it
+//   kPing     nothing: now and then, as heartbeats are no messages (core/link/curve/unfinished_messages.h). It is answered
 // From the server:
 //   kPresent  payload: a byte for each node, 1 if its link has said hello
 //   kWelcome  all have: pushes may begin
 //   kResult   the answer to a push; payload: the reduced elements, the owner's, or (for the owner itself) nothing; or what a keeper gets
 //   kFailed   `error` is the kind, payload: the text; the link is of no use any more
-//   kPing     nothing: shows the server that the connection stands
+//   kPing     nothing: answers a link's, and shows the server that the connection stands
 //
 // The secret is made anew for each link and stands in the job's store (core/link/secret.h). The server keeps links of different secrets
 // apart, whatever their names are, so nobody who cannot read the store gets into a link or sees its gradients. With a key both sides
