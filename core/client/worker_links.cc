@@ -82,10 +82,14 @@ Result<void> WorkerLinks::open_all() {
     group.member = "rank";
     group.node_of = world.node_of;
     group.encrypts = announced.encrypts;
-    auto link = link::open_worker_link(announced.spec, group);
-    if (!link) return tl::unexpected(link.error().in("open link " + announced.spec.name()));
     auto runner = std::make_unique<Runner>();
     runner->number = announced.number;
+    // A ring that takes no more records is noticed by the answer.
+    group.on_waiting = [this, raw = runner.get()] {
+      static_cast<void>(session_.connection().submit(shm::RunningRecord{.link = raw->number, .launch = raw->launch}));
+    };
+    auto link = link::open_worker_link(announced.spec, group);
+    if (!link) return tl::unexpected(link.error().in("open link " + announced.spec.name()));
     runner->link = std::move(*link);
     runners_.push_back(std::move(runner));
   }
@@ -128,8 +132,9 @@ void WorkerLinks::run(Runner& runner) {
   while (true) {
     const auto start = session_.starts().next(runner.number);
     if (!start) return;
+    runner.launch = launch_of(*start);
     if (auto done = execute(runner, *start); !done) return session_.report(done.error());
-    const shm::RanRecord ran{.link = runner.number, .launch = launch_of(*start)};
+    const shm::RanRecord ran{.link = runner.number, .launch = runner.launch};
     if (!session_.connection().submit(ran)) return;
   }
 }

@@ -1,6 +1,6 @@
 // Runs the links of this worker (in-process links), each on its own thread. The thread waits for START, runs the collective
 // with the other workers, and answers RAN. If START asks for segments, the thread first sends a SEGMENT record for each message
-// that the link has sent or received.
+// that the link has sent or received. A link that cannot tell a lost network from a slow rank says RUNNING while it waits.
 //
 //   auto links = WorkerLinks::open(session, buffers);   // opens the links that WELCOME named; usually there are none
 //   (*links)->add(group);                               // shared; before its first tensor is handed over
@@ -56,6 +56,7 @@ class WorkerLinks {
  private:
   struct Runner {
     std::uint32_t number = 0;
+    std::uint64_t launch = 0;  // under way
     std::unique_ptr<link::Link> link;
     std::thread thread;
   };

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,7 +51,10 @@ struct LinkGroup {
   std::string key_file = {};       // of the key that daemons and parameter servers share; empty: there is none
   std::string member = "node";     // the word for a member in messages
   std::vector<std::uint32_t> node_of = {};  // the node of each member, if members are ranks: each node is summed first
-  bool encrypts = false;                    // what travels between members; the same for all of them
+  // For links that tell nobody of a network that is lost: whoever runs a request calls it every kWaitingUs while it waits. May be empty.
+  static constexpr TimeUs kWaitingUs = 100'000;
+  std::function<void()> on_waiting = {};
+  bool encrypts = false;  // what travels between members; the same for all of them
 
   [[nodiscard]] TimeUs now_us() const { return clock->now_us(); }
   [[nodiscard]] TimeUs left_us() const { return connect_deadline_us - now_us(); }  // to connect

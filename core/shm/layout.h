@@ -42,7 +42,7 @@
 namespace deft::shm {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3147455354464544;  // "DEFTSEG1"
-inline constexpr std::uint32_t kLayoutVersion = 7;
+inline constexpr std::uint32_t kLayoutVersion = 8;
 inline constexpr std::uint32_t kRingCapacity = 4096;  // records
 inline constexpr std::size_t kCacheLineBytes = 64;
 

@@ -18,6 +18,7 @@ enum class RecordKind : std::uint32_t {
   kMemoryStep = 8,
   kRelease = 9,
   kSegment = 10,
+  kRunning = 11,
   // daemon -> worker
   kFinish = 16,
   kOperationDone = 17,

@@ -38,6 +38,15 @@ struct RanRecord {
   std::uint64_t launch = 0;
 };
 
+// RUNNING: the worker runs this launch on an in-process link, and waits for other ranks. It says so again and again while it waits: a
+// worker that is stopped says nothing.
+struct RunningRecord {
+  static constexpr RecordKind kKind = RecordKind::kRunning;
+  std::uint32_t link = 0;
+  std::uint32_t unused = 0;
+  std::uint64_t launch = 0;
+};
+
 // SEGMENT: what the worker has sent to another rank for a START or START_COLLECTIVE, or received from it. Only if that one asks
 // for it, and before the RAN that answers it. Times are the machine's (MonotonicClock).
 struct SegmentRecord {
@@ -78,6 +87,7 @@ struct ReleaseRecord {
 static_assert(sizeof(ReadyRecord) == 40 && offsetof(ReadyRecord, generation) == 16);
 static_assert(sizeof(StageRecord) == 24 && offsetof(StageRecord, step) == 8);
 static_assert(sizeof(RanRecord) == 16 && offsetof(RanRecord, launch) == 8);
+static_assert(sizeof(RunningRecord) == 16 && offsetof(RunningRecord, launch) == 8);
 static_assert(sizeof(SegmentRecord) == 48 && offsetof(SegmentRecord, launch) == 8);
 static_assert(sizeof(FlushRecord) == 16 && offsetof(FlushRecord, step) == 8);
 static_assert(sizeof(SendResidualsRecord) == 16 && offsetof(SendResidualsRecord, step) == 8);

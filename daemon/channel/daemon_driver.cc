@@ -76,6 +76,10 @@ Result<void> DaemonDriver::answered(std::size_t /*worker*/, std::uint64_t /*toke
   return fail(ErrorKind::kViolation, "a worker says that it ran a launch of " + name_ + ", which the daemon runs");
 }
 
+Result<void> DaemonDriver::waits(std::size_t /*worker*/, std::uint64_t /*token*/) {
+  return fail(ErrorKind::kViolation, "a worker says that it runs a launch of " + name_ + ", which the daemon runs");
+}
+
 Result<void> DaemonDriver::moved(std::size_t /*worker*/, const shm::SegmentRecord& /*segment*/) {
   return fail(ErrorKind::kViolation, "a worker told of data of a link that the daemon runs");
 }

@@ -37,6 +37,8 @@ class DaemonDriver final : public LinkDriver {
   void abort(const std::string& reason) override;
   [[nodiscard]] bool finished() override;
   Result<void> answered(std::size_t worker, std::uint64_t token) override;
+  Result<void> waits(std::size_t worker, std::uint64_t token) override;
+  [[nodiscard]] std::uint64_t under_way_below(std::uint64_t number) const override { return number; }
   Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment) override;
   [[nodiscard]] bool runs_in_daemon() const override { return true; }
 

@@ -34,7 +34,7 @@ bool InProcessDriver::is_done(const Run& run) {
 }
 
 InProcessDriver::Run InProcessDriver::prepare(const SubCommTask& launch, const Records& records) const {
-  Run run{launch.number, 0, reactor_.now_us(), std::vector<std::size_t>(members_.ranks.size(), 0), {}, {}};
+  Run run{launch.number, 0, reactor_.now_us(), std::vector<std::size_t>(members_.ranks.size(), 0), {}, {}, {}};
   std::size_t moves = 0;
   for (std::size_t worker = 0; worker < records.size(); ++worker) {
     run.records[worker] = records[worker].size();
@@ -43,6 +43,7 @@ InProcessDriver::Run InProcessDriver::prepare(const SubCommTask& launch, const R
         moves += link::SegmentLog::most_of_one_round(members_.node_of_rank.size());
   }
   run.owed = run.records;
+  run.waits_us.assign(run.owed.size(), -kFreshUs);
   for (const Start& start : records.front())
     run.bytes += std::visit([](const auto& record) { return record.bytes; }, start);
   if (moves > 0) run.segments = std::make_shared<link::SegmentLog>(0, std::min(moves, link::SegmentLog::kMost));
@@ -78,6 +79,24 @@ Result<void> InProcessDriver::answered(std::size_t worker, std::uint64_t token) 
   --run->owed[worker];
   if (is_done(*run)) finish(run);
   return {};
+}
+
+Result<void> InProcessDriver::waits(std::size_t worker, std::uint64_t token) {
+  const auto run = std::ranges::find(runs_, token, &Run::token);
+  if (run == runs_.end() || run->owed[worker] == 0)
+    return fail(ErrorKind::kViolation, "an in-process link waits in a launch that it was not given");
+  run->waits_us[worker] = reactor_.now_us();
+  return {};
+}
+
+// Each worker runs one launch at a time, in their order.
+std::uint64_t InProcessDriver::under_way_below(std::uint64_t number) const {
+  if (runs_.empty()) return number;
+  const Run& oldest = runs_.front();
+  const TimeUs since_us = reactor_.now_us() - kFreshUs;
+  for (std::size_t worker = 0; worker < oldest.owed.size(); ++worker)
+    if (oldest.owed[worker] > 0 && oldest.waits_us[worker] <= since_us) return oldest.token;
+  return runs_.size() > 1 ? runs_[1].token : number;
 }
 
 // Data between ranks of one node is nothing that nodes send. Both sides make the same number of the two ranks, which stands for

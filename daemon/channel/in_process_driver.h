@@ -2,7 +2,8 @@
 // worker answers every record by RAN.
 //
 // Every worker is a member of such a link, so the daemon has nothing to sum or to copy, and needs no thread. A launch is
-// done when each worker has answered each of its records. A link that fails in a worker is reported over its socket.
+// done when each worker has answered each of its records. A link that fails in a worker is reported over its socket. Whether a launch is
+// under way only the workers know: one may be stopped. Some links (nccl) let them say so.
 // A trace wants to know what nodes send each other: if a record asks for it, workers tell of each such move before they answer.
 #pragma once
 
@@ -43,6 +44,10 @@ class InProcessDriver final : public LinkDriver {
   void abort(const std::string& reason) override;
   [[nodiscard]] bool finished() override { return true; }
   Result<void> answered(std::size_t worker, std::uint64_t token) override;
+  Result<void> waits(std::size_t worker, std::uint64_t token) override;
+  // A launch is under way while each worker that owes an answer has said within kFreshUs that it waits for others.
+  static constexpr TimeUs kFreshUs = 1'000'000;
+  [[nodiscard]] std::uint64_t under_way_below(std::uint64_t number) const override;
   Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment) override;
   [[nodiscard]] bool runs_in_daemon() const override { return false; }
 
@@ -53,6 +58,7 @@ class InProcessDriver final : public LinkDriver {
     TimeUs started_us = 0;
     std::vector<std::size_t> records;            // by worker
     std::vector<std::size_t> owed;               // answers, by worker
+    std::vector<TimeUs> waits_us;                // when it last said that it waits, by worker
     std::shared_ptr<link::SegmentLog> segments;  // null: nobody wants to know
   };
   void post(std::function<void()> callback);

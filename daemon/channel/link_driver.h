@@ -38,6 +38,10 @@ class LinkDriver {
 
   // The local worker `worker` has run one record of launch `token`. kViolation if it was not told to.
   virtual Result<void> answered(std::size_t worker, std::uint64_t token) = 0;
+  // The local worker `worker` runs a record of launch `token`, and waits for other ranks. kViolation if it was not told to.
+  virtual Result<void> waits(std::size_t worker, std::uint64_t token) = 0;
+  // All launches before `number` were given to the link. All before the result are under way or have ended, as far as is known.
+  [[nodiscard]] virtual std::uint64_t under_way_below(std::uint64_t number) const = 0;
   // What the local worker has sent or received for a record that it runs. kViolation if that was not asked for, or cannot be.
   virtual Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment) = 0;
 

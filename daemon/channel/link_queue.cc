@@ -34,6 +34,11 @@ std::uint64_t LinkQueue::finished_below(std::uint64_t next) const {
   return running.empty() ? waits : std::min(waits, running.begin()->first);
 }
 
+std::uint64_t LinkQueue::started_below(std::uint64_t next) const {
+  const std::uint64_t finished = finished_below(next);
+  return open && driver ? std::max(finished, driver->under_way_below(waits_from(next))) : finished;
+}
+
 void LinkQueue::finished(SubCommTask launch, std::size_t transferred) {
   if (!launch.replay_buffer) return;
   untold_bytes += transferred;

@@ -74,12 +74,10 @@ struct LinkQueue {
   std::uint64_t untold_bytes = 0;  // finished since the leader was told
   SpareBuffers spare;
 
-  // All launches before these numbers are finished here, or given to the link; `next` is that of the next launch of all. While a link
+  // All launches before these numbers are finished here, or under way on the link; `next` is that of the next launch of all. While a link
   // opens, a launch that was given to it has not started.
   [[nodiscard]] std::uint64_t finished_below(std::uint64_t next) const;
-  [[nodiscard]] std::uint64_t started_below(std::uint64_t next) const {
-    return open ? waits_from(next) : finished_below(next);
-  }
+  [[nodiscard]] std::uint64_t started_below(std::uint64_t next) const;
   [[nodiscard]] std::uint64_t waits_from(std::uint64_t next) const {
     return waiting.empty() ? next : waiting.front().number;
   }

@@ -139,7 +139,6 @@ Result<std::vector<wire::LinkFailed>> LinkFailover::watch(TimeUs now_us) {
   std::vector<wire::LinkFailed> stalls;
   for (std::uint32_t index = 0; index < links_.size(); ++index) {
     const Link& link = links_[index];
-    if (model::runs_in_workers(cost(index).name)) continue;  // a worker may be stopped, and owe an answer
     if (link.stopping) {
       if (now_us - link.since_us > timing_.timeout_us / 2) return tl::unexpected(link.cause);
       continue;

@@ -6,15 +6,6 @@
 #include "core/link/backends.h"
 
 namespace deft::daemon {
-namespace {
-
-Result<LinkDriver*> driver_of_workers(std::vector<LinkQueue>& queues, std::uint32_t link) {
-  if (link < queues.size() && queues[link].driver && !queues[link].driver->runs_in_daemon())
-    return queues[link].driver.get();
-  return fail(ErrorKind::kViolation, "an unknown in-process link ran a launch");
-}
-
-}  // namespace
 
 LinkSet::LinkSet(const Membership& members, std::shared_ptr<const View> view, LaunchSource& gradients,
                  LaunchSource& collectives, MakeDriver make_driver, LinkEvents& events)
@@ -134,16 +125,10 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   if (launch.half == model::AllReduceHalf::kReduceScatter) pump();  // its all-gather may wait, on any link
 }
 
-Result<void> LinkSet::answered(std::size_t worker, const shm::RanRecord& ran) {
-  return driver_of_workers(queues_, ran.link).and_then([&](LinkDriver* driver) {
-    return driver->answered(worker, ran.launch);
-  });
-}
-
-Result<void> LinkSet::moved(std::size_t worker, const shm::SegmentRecord& segment) {
-  return driver_of_workers(queues_, segment.link).and_then([&](LinkDriver* driver) {
-    return driver->moved(worker, segment);
-  });
+Result<LinkDriver*> LinkSet::driver_of_workers(std::uint32_t link) {
+  if (link < queues_.size() && queues_[link].driver && !queues_[link].driver->runs_in_daemon())
+    return queues_[link].driver.get();
+  return fail(ErrorKind::kViolation, "an unknown in-process link ran a launch");
 }
 
 void LinkSet::abort(const std::string& reason) {

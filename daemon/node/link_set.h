@@ -69,10 +69,8 @@ class LinkSet {
   Result<void> take_number(std::uint64_t number);
   void push(std::size_t link, SubCommTask launch) { queues_[link].waiting.push_back(std::move(launch)); }
   void pump();
-  // A worker has run a launch of a link that the workers run. kViolation if it was not told to.
-  Result<void> answered(std::size_t worker, const shm::RanRecord& ran);
-  // A worker has sent or received data on such a link.
-  Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment);
+  // Takes what workers tell of a link that they run. kViolation if this is none.
+  Result<LinkDriver*> driver_of_workers(std::uint32_t link);
 
   void abort(const std::string& reason);  // nothing is reported afterwards
   [[nodiscard]] bool finished();          // after abort: no link uses memory any more

@@ -54,10 +54,31 @@ Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
     case shm::RecordKind::kSendResiduals:
       return parts_->groups.send_residuals(worker, record.as<shm::SendResidualsRecord>());
     case shm::RecordKind::kRelease: return parts_->groups.release(worker, record.as<shm::ReleaseRecord>());
-    case shm::RecordKind::kRan: return parts_->links.answered(worker, record.as<shm::RanRecord>());
-    case shm::RecordKind::kSegment: return parts_->links.moved(worker, record.as<shm::SegmentRecord>());
+    case shm::RecordKind::kRan:
+    case shm::RecordKind::kRunning:
+    case shm::RecordKind::kSegment: return take_of_link(worker, record);
     default: return fail(ErrorKind::kViolation, "a record of an unknown kind");
   }
+}
+
+// Of a link that the workers run.
+Result<void> WorkerEvents::take_of_link(std::size_t worker, const shm::Record& record) {
+  LinkSet& links = parts_->links;
+  if (record.kind() == shm::RecordKind::kSegment) {
+    const auto segment = record.as<shm::SegmentRecord>();
+    return links.driver_of_workers(segment.link).and_then([&](LinkDriver* driver) {
+      return driver->moved(worker, segment);
+    });
+  }
+  if (record.kind() == shm::RecordKind::kRunning) {
+    const auto running = record.as<shm::RunningRecord>();
+    return links.driver_of_workers(running.link).and_then([&](LinkDriver* driver) {
+      return driver->waits(worker, running.launch);
+    });
+  }
+  const auto ran = record.as<shm::RanRecord>();
+  return links.driver_of_workers(ran.link).and_then(
+      [&](LinkDriver* driver) { return driver->answered(worker, ran.launch); });
 }
 
 void WorkerEvents::take_statistics(WorkerPort& worker, const ipc::Statistics& statistics) {

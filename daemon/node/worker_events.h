@@ -37,6 +37,7 @@ class WorkerEvents final : public JobPort {
   template <typename Act>
   void if_running(WorkerPort& worker, const Act& act);
   Result<void> take(std::size_t worker, const shm::Record& record);
+  Result<void> take_of_link(std::size_t worker, const shm::Record& record);
 
   Membership& members_;
   const std::unique_ptr<JobParts>& parts_;

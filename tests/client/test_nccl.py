@@ -1,7 +1,9 @@
 """NCCL links against real daemons, over the fakes of tests/nccl; and what a build without NCCL says."""
 
 import re
+import signal
 import subprocess
+import time
 
 import pytest
 from local_daemons import BUILD, finish
@@ -36,6 +38,29 @@ def test_a_killed_worker_is_named_to_all_others(daemons):  # noqa: F811
     running = daemons(2, links="nccl")
     processes = running.start_workers("trains_until_it_fails", 4, **FOUND)
     started(processes)
+    processes[3].kill()
+    for status, output in finish(processes)[:-1]:
+        assert status == 0, output
+        assert re.search(r"rank 3 \(pid \d+\) died", output), output
+
+
+@with_nccl
+def test_a_network_that_is_lost_ends_the_job_although_nccl_does_not_notice(daemons):  # noqa: F811
+    running = daemons(2, links="nccl", timeout="4s")
+    processes = running.start_workers("trains_until_nothing_moves", 4, FAKE_NCCL_SILENT_AFTER="20", **FOUND)
+    for status, output in finish(processes):
+        assert status == 0, output
+        assert re.search(r"nothing has come through link nccl for \d+ ms", output), output
+
+
+@with_nccl
+def test_a_worker_that_is_stopped_in_the_middle_of_a_collective_is_waited_for(daemons):  # noqa: F811
+    running = daemons(2, links="nccl", timeout="4s")
+    processes = running.start_workers("trains_until_it_fails", 4, **FOUND)
+    started(processes)
+    processes[3].send_signal(signal.SIGSTOP)
+    time.sleep(6)
+    assert [process.poll() for process in processes] == [None] * 4
     processes[3].kill()
     for status, output in finish(processes)[:-1]:
         assert status == 0, output

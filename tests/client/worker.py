@@ -250,7 +250,7 @@ def expect_error(kind, *words):
     return Expected()
 
 
-MISMATCH, LOST, EXHAUSTED = 2, 4, 5
+MISMATCH, TIMEOUT, LOST, EXHAUSTED = 2, 3, 4, 5
 
 
 def mismatched_collectives(session):
@@ -338,6 +338,14 @@ def leaves_nothing(session):
 
 def trains_until_it_fails(session):
     """Gradients without a pause, so that a loss meets a running operation; ends well when the loss is told."""
+    trains_until(session, LOST)
+
+
+def trains_until_nothing_moves(session):
+    trains_until(session, TIMEOUT)
+
+
+def trains_until(session, kind):
     count = 2_000_000
     group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (count,)) for i in range(2)])
     session.barrier("b")
@@ -350,7 +358,7 @@ def trains_until_it_fails(session):
                 print("running", flush=True)
             group.wait(0, 2, step)
     except deft.DeftError as error:
-        assert error.kind == LOST, error
+        assert error.kind == kind, error
         print(error)
         session.close()
         return

@@ -42,6 +42,13 @@ struct FakeDriver final : LinkDriver {
     answers.emplace_back(worker, token);
     return {};
   }
+  Result<void> waits(std::size_t worker, std::uint64_t token) override {
+    waiting.emplace_back(worker, token);
+    return {};
+  }
+  [[nodiscard]] std::uint64_t under_way_below(std::uint64_t number) const override {
+    return std::min(number, under_way);
+  }
   Result<void> moved(std::size_t worker, const shm::SegmentRecord& segment) override {
     segments.emplace_back(worker, segment.launch);
     return {};
@@ -62,7 +69,8 @@ struct FakeDriver final : LinkDriver {
   std::vector<std::uint64_t> started;
   std::vector<Transfer> transfers;
   std::vector<InProcessDriver::Records> records;
-  std::vector<std::pair<std::size_t, std::uint64_t>> answers, segments;  // worker and launch
+  std::vector<std::pair<std::size_t, std::uint64_t>> answers, waiting, segments;  // worker and launch
+  std::uint64_t under_way = ~std::uint64_t{0};                                    // launches below it are
   std::string aborted;
 
  private:

@@ -69,6 +69,31 @@ TEST_F(InProcessDriverTest, IsOpenAtOnceBecauseTheWorkersOpenTheLink) {
   EXPECT_FALSE(driver_.runs_in_daemon());
 }
 
+// A worker that is stopped says nothing, and then its link does not stall: the worker does.
+TEST_F(InProcessDriverTest, ALaunchIsUnderWayWhileEachWorkerThatOwesAnAnswerSaysThatItWaits) {
+  EXPECT_EQ(driver_.under_way_below(9), 9u) << "nothing was given to it";
+  start(7, {100});
+  start(8, {100});
+  EXPECT_EQ(driver_.under_way_below(9), 7u);
+  ASSERT_TRUE(driver_.waits(0, 7));
+  EXPECT_EQ(driver_.under_way_below(9), 7u) << "worker 1 has not begun";
+  ASSERT_TRUE(driver_.waits(1, 7));
+  EXPECT_EQ(driver_.under_way_below(9), 8u) << "a worker runs one launch at a time";
+  clock_.advance(InProcessDriver::kFreshUs);
+  ASSERT_TRUE(driver_.waits(1, 7));
+  EXPECT_EQ(driver_.under_way_below(9), 7u) << "worker 0 has stopped";
+  ASSERT_TRUE(driver_.answered(0, 7));
+  EXPECT_EQ(driver_.under_way_below(9), 8u) << "it has ended";
+  ASSERT_TRUE(driver_.answered(1, 7));
+  ASSERT_TRUE(driver_.waits(0, 8) && driver_.waits(1, 8));
+  EXPECT_EQ(driver_.under_way_below(12), 12u) << "the newest one";
+  for (const std::uint64_t unknown : {7u, 9u}) {
+    const auto refused = driver_.waits(0, unknown);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().kind, ErrorKind::kViolation);
+  }
+}
+
 TEST_F(InProcessDriverTest, EveryWorkerIsToldWithTheLinksNumberAndTheLaunchs) {
   start(7, {100});
   ASSERT_EQ(told_.size(), 2u);

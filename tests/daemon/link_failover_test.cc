@@ -68,7 +68,8 @@ TEST(LinkFailover, CollectivesTakeTheLinksInTurnButForThoseThatAreLost) {
 
 // Both nodes report as a heartbeat does; gives the stalls of all that time.
 struct Reports {
-  LinkFailover failover{links({"gloo:eth0", "gloo:eth1"}), 2, kTiming};
+  explicit Reports(std::string second = "gloo:eth1") : failover(links({"gloo:eth0", std::move(second)}), 2, kTiming) {}
+  LinkFailover failover;
   TimeUs now = 0;
   std::vector<wire::LinkFailed> report_for(TimeUs us, wire::NodeProgress::Link first, wire::NodeProgress::Link second) {
     for (const TimeUs until = now + us; now < until; now += kTiming.heartbeat_us) {
@@ -91,6 +92,19 @@ TEST(LinkFailover, ALinkStallsWhenAllNodesHaveStartedWhatDoesNotEnd) {
   EXPECT_EQ(stalls[0].cause.kind, ErrorKind::kTimeout);
   EXPECT_GE(reports.now - began, kTiming.timeout_us / 4);
   EXPECT_LT(reports.now - began, kTiming.timeout_us / 2);
+}
+
+// Nodes say that they have started what their workers wait in, and no other link can stand in.
+TEST(LinkFailover, AStallOfALinkThatWorkersRunEndsTheJob) {
+  Reports reports("nccl");
+  EXPECT_TRUE(reports.report_for(2 * kTiming.timeout_us, {0, 5, 7}, {0, 5, 5}).empty()) << "a worker is stopped";
+  const TimeUs began = reports.now;
+  const auto stalls = reports.report_for(kTiming.timeout_us, {0, 5, 7}, {0, 5, 7});
+  ASSERT_EQ(stalls.size(), 1U);
+  EXPECT_GE(reports.now - began, kTiming.timeout_us * 3 / 4);
+  const auto removed = reports.failover.remove(stalls[0], true, reports.now);
+  ASSERT_FALSE(removed);
+  EXPECT_NE(removed.error().what.find("nothing has come through link nccl for "), std::string::npos);
 }
 
 TEST(LinkFailover, LargeLaunchesMayTakeTheirTime) {

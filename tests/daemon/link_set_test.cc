@@ -291,16 +291,28 @@ TEST_F(Links, ASourceThatCannotFinishFailsTheJob) {
 
 TEST_F(Links, AnswersOfWorkersGoToLinksThatTheyRunOnly) {
   open();
-  EXPECT_FALSE(links.answered(0, {.link = 0, .launch = 0})) << "the daemon runs it";
-  EXPECT_FALSE(links.answered(0, {.link = 2, .launch = 0}));
-  EXPECT_FALSE(links.moved(0, {.link = 0, .launch = 0}));
-  EXPECT_FALSE(links.moved(0, {.link = 2, .launch = 0}));
+  EXPECT_FALSE(links.driver_of_workers(0)) << "the daemon runs it";
+  EXPECT_FALSE(links.driver_of_workers(2));
   drivers.in_daemon = false;
-  const std::vector<std::pair<std::size_t, std::uint64_t>> once{{1, 4}};
-  ASSERT_TRUE(links.answered(1, {.link = 0, .launch = 4}));
-  EXPECT_EQ(drivers.drivers[0]->answers, once);
-  ASSERT_TRUE(links.moved(1, {.link = 0, .launch = 4}));
-  EXPECT_EQ(drivers.drivers[0]->segments, once);
+  const auto driver = links.driver_of_workers(0);
+  ASSERT_TRUE(driver);
+  EXPECT_EQ(*driver, drivers.drivers[0]);
+}
+
+TEST_F(Links, WhatADriverHasNotUnderWayHasNotStarted) {
+  open();
+  order(0, 0);
+  order(0, 1);
+  links.pump();
+  const LinkQueue& link = links.queues()[0];
+  EXPECT_EQ(link.started_below(2), 2u);
+  for (const std::uint64_t under_way : {0U, 1U}) {
+    drivers.drivers[0]->under_way = under_way;
+    EXPECT_EQ(link.started_below(2), under_way);
+  }
+  drivers.drivers[0]->done(0);
+  drivers.drivers[0]->under_way = 0;
+  EXPECT_EQ(link.started_below(2), 1u) << "the first has ended";
 }
 
 TEST_F(Links, TheLeaderIsToldWhenMuchIsFinished) {

@@ -203,7 +203,7 @@ void HostileWorker::report() {
   send(packet.data(), packet.size());
 }
 
-// One of six kinds that a worker sends, with numbers that may exist.
+// One of seven kinds that a worker sends, with numbers that may exist.
 shm::Record HostileWorker::plausible_record(std::uint8_t shape) {
   const auto below = [this](std::uint32_t limit) { return data_.take<std::uint8_t>() % limit; };
   switch (shape % 5) {
@@ -216,7 +216,9 @@ shm::Record HostileWorker::plausible_record(std::uint8_t shape) {
                               .last_step = below(4),
                               .cycle_step = below(2)};
     case 1: return shm::StageRecord{.stage = below(4), .step = below(4), .waited_us = data_.take<std::uint64_t>()};
-    case 2: return shm::RanRecord{.link = below(3), .launch = below(4)};
+    case 2:
+      if (shape % 10 == 7) return shm::RunningRecord{.link = below(3), .launch = below(4)};
+      return shm::RanRecord{.link = below(3), .launch = below(4)};
     case 3: return shm::FlushRecord{.group = below(2), .step = below(4)};
     default: break;
   }

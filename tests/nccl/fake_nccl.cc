@@ -4,7 +4,8 @@
 // loaded as the real one is.
 //
 // FAKE_NCCL_VERSION stands for another version. With FAKE_NCCL_ONE_RANK_A_GPU=1 ranks that share a GPU are refused. With
-// FAKE_NCCL_LINGER_MS=N a kernel that has failed or is aborted goes on writing to its data for so long.
+// FAKE_NCCL_LINGER_MS=N a kernel that has failed or is aborted goes on writing to its data for so long. With FAKE_NCCL_SILENT_AFTER=N
+// the network is lost after N collectives of a rank, and NCCL does not notice.
 #include <nccl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -12,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -87,6 +89,10 @@ struct ncclComm {
   ncclUniqueId id{};
   std::vector<int> sockets;  // rank 0's: of all others; else one, to rank 0
   std::mutex mutex;          // guards the sockets against abort
+  struct {
+    std::condition_variable ended;
+    int after = 0;  // collectives
+  } silence;
   std::atomic<bool> aborted{false};
   std::atomic<ncclResult_t> state{ncclInProgress};
   std::thread working;  // connects, or enqueues a collective
@@ -122,9 +128,16 @@ struct ncclComm {
     if (!aborted) state = ncclSuccess;
   }
 
+  // A kernel whose messages come no more.
+  void wait_for_abort() {
+    std::unique_lock lock(mutex);
+    silence.ended.wait(lock, [this] { return aborted.load(); });
+  }
+
   void stop() {
     aborted = true;
     const std::lock_guard lock(mutex);
+    silence.ended.notify_all();
     if (listener >= 0) shutdown(listener, SHUT_RDWR);
     for (const int fd : sockets)
       if (fd >= 0) shutdown(fd, SHUT_RDWR);
@@ -163,9 +176,12 @@ struct ncclComm {
     if (state != ncclSuccess) return state;
     working.join();
     state = ncclInProgress;
-    working = std::thread([kept = self, stream, data, bytes, work] {
+    const int most = number_in("FAKE_NCCL_SILENT_AFTER", -1);
+    const bool silent = most >= 0 && ++silence.after > most;
+    working = std::thread([kept = self, stream, data, bytes, work, silent] {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
-      std::function<void()> kernel = [kept, data, bytes, work] {
+      std::function<void()> kernel = [kept, data, bytes, work, silent] {
+        if (silent) return kept->wait_for_abort();
         if (work()) return;
         kept->state = ncclRemoteError;
         linger(data, bytes);

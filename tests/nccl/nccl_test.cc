@@ -1,6 +1,7 @@
 // The NCCL link's own promises, over fakes of NCCL and CUDA; what it shares with other links is in tests/link.
 #include <dlfcn.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -311,6 +312,34 @@ TEST(Nccl, APeerThatClosesIsAnErrorWithNcclsOwnWords) {
     EXPECT_NE(result.error().message().find("ncclAllReduce: remote error"), std::string::npos)
         << result.error().message();
   });
+}
+
+// NCCL says nothing of a network that is lost, so whoever watches the job has to hear that the ranks wait.
+TEST(Nccl, ARankSaysAgainAndAgainThatItWaitsForOthersUntilItIsAborted) {
+  const Variable lost("FAKE_NCCL_SILENT_AFTER", "1");
+  LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
+  group.connect_deadline_us = seconds_from_now(60);
+  std::array<std::atomic<int>, 2> told{};
+  std::vector<std::thread> ranks;
+  for (const std::uint32_t rank : {0U, 1U}) {
+    ranks.emplace_back([&, rank] {
+      LinkGroup own = group;
+      own.node = rank;
+      Link* opened = nullptr;
+      own.on_waiting = [&, rank] {
+        if (++told[rank] == 3) opened->abort("enough");
+      };
+      auto link = open_link(spec_for(kNccl, rank), own);
+      ASSERT_TRUE(link) << link.error().message();
+      opened = link->get();
+      Bytes data(4096);
+      ASSERT_OK(sum(**link, data.data(), data.size()));
+      const int before = told[rank];
+      EXPECT_FALSE(sum(**link, data.data(), data.size()));
+      EXPECT_EQ(told[rank] - before, 3);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST(Nccl, NothingIsLeftBehindAfterClosingOrAborting) {

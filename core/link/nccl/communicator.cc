@@ -48,7 +48,7 @@ auto on_own_thread(Body body) {
 Result<std::unique_ptr<Communicator>> Communicator::connect(const LinkSpec& spec, const LinkGroup& group) {
   const auto libraries = Libraries::load();
   if (!libraries) return tl::unexpected(libraries.error());
-  std::unique_ptr<Communicator> made(new Communicator(**libraries, group.node, group.nodes));
+  std::unique_ptr<Communicator> made(new Communicator(**libraries, group));
   name_nics(spec.interface);
   if (auto ok = made->find_devices(); !ok) return tl::unexpected(ok.error());
   if (auto ok = on_own_thread([&] { return made->meet_all(group); }); !ok) return tl::unexpected(ok.error());
@@ -136,6 +136,7 @@ Result<bool> Communicator::busy(const char* name) const {
 }
 
 Result<void> Communicator::wait(const char* name) {
+  TimeUs told_us = MonotonicClock::now();
   return poll([&]() -> std::optional<Result<void>> {
     const auto working = busy(name);
     if (!working) return tl::unexpected(working.error());
@@ -145,6 +146,10 @@ Result<void> Communicator::wait(const char* name) {
     if (asked) asked = libraries_.check(error, name, communicator_);
     if (!asked || !*working) return asked;  // a kernel that NCCL gave up on ends, too
     if (aborted_) return fail(ErrorKind::kLost, std::string(name) + " was aborted");
+    if (const TimeUs now_us = MonotonicClock::now(); on_waiting_ && now_us - told_us >= LinkGroup::kWaitingUs) {
+      told_us = now_us;
+      on_waiting_();
+    }
     return std::nullopt;
   });
 }

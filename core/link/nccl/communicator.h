@@ -29,7 +29,8 @@ class Communicator {
 
   // Makes this worker's GPU current for the calling thread.
   Result<void> use_device();
-  // Enqueues by `call(communicator, stream)` and waits until the stream has done it.
+  // Enqueues by `call(communicator, stream)` and waits until the stream has done it. NCCL may not notice for very long that the network
+  // is lost, so the group's `on_waiting` is called meanwhile.
   Result<void> run(const char* name, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call);
   // Enqueues a copy, in either direction; run() that follows is behind it.
   Result<void> copy(void* to, const void* from, std::size_t bytes);
@@ -47,8 +48,8 @@ class Communicator {
   void halt();
 
  private:
-  Communicator(const Libraries& libraries, std::uint32_t own, std::uint32_t members)
-      : libraries_(libraries), own_(own), members_(members) {}
+  Communicator(const Libraries& libraries, const LinkGroup& group)
+      : libraries_(libraries), own_(group.node), members_(group.nodes), on_waiting_(group.on_waiting) {}
   Result<void> find_devices();
   Result<void> meet_all(const LinkGroup& group);
   Result<void> join(const ncclUniqueId& id, const LinkGroup& group);
@@ -57,6 +58,7 @@ class Communicator {
 
   const Libraries& libraries_;
   const std::uint32_t own_, members_;
+  const std::function<void()> on_waiting_;
   std::string others_;            // for messages
   int device_ = 0, devices_ = 0;  // this rank's GPU, of how many
   ncclComm_t communicator_ = nullptr;
