@@ -22,6 +22,15 @@ def gradients(nodes: int, seed: int = 1) -> list[list[torch.Tensor]]:
     return [[torch.randn(shape, generator=generator) for shape in SHAPES] for _ in range(nodes)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As in bench/codecs: for models of this size a second one only waits, and takes as much of the processors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def test_without_a_codec_sums_are_exact():
     sums, own = CodecSums("none", SHAPES, 2), gradients(2)
     for total, first, second in zip(sums.add(own, 0), *own, strict=True):
