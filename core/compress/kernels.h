@@ -72,8 +72,15 @@ struct SelectKernels {
                       std::uint64_t* found) = nullptr;
 };
 
+// Sums of squares, as core/compress/measures.h has them.
+struct MeasureKernels {
+  double (*squares)(const float* values, std::size_t count) = nullptr;
+  double (*squares_of_sums)(const float* values, const float* added, std::size_t count) = nullptr;
+};
+
 struct CodecKernels {
   SelectKernels select;
+  MeasureKernels measure;
   BlockKernels blocks[static_cast<std::size_t>(BlockFormat::kCount)] = {};
 
   [[nodiscard]] const BlockKernels& at(BlockFormat format) const { return blocks[static_cast<std::size_t>(format)]; }

@@ -10,6 +10,7 @@
 
 #include "core/compress/halves.h"
 #include "core/compress/integers.h"
+#include "core/compress/measure_loops.h"
 #include "core/compress/select_loops.h"
 #include "core/compress/signs.h"
 #include "core/compress/stochastic.h"
@@ -203,6 +204,7 @@ void fill(CodecKernels& table, BlockFormat format) {
 CodecKernels make_table() {
   CodecKernels table;
   table.select = {largest_of, add_values, add_momentum, find_large};
+  table.measure = {squares, squares_of_sums};
   fill<BFloat16Format>(table, BlockFormat::kBFloat16);
   fill<Float16Format>(table, BlockFormat::kFloat16);
   fill<IntegerFormat<8, 127>>(table, BlockFormat::kInt8);

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/compress/measures.h"
 #include "core/compress/registry.h"
 
 namespace deft::daemon {
@@ -12,8 +13,6 @@ namespace {
 
 using link::Range;
 using link::WorkRequest;
-
-double square(float value) { return static_cast<double>(value) * static_cast<double>(value); }
 
 // Packs the elements that no codec encodes into one message of the arena's type, in their order. If they are all elements of the transfer
 // and no residual is to be added, the arena itself is the message. Each node decides that by itself: the message has the same bytes.
@@ -96,7 +95,7 @@ class Exact final : public CodedPiece {
   // A gradient that is not finite is no update, so the residual waits for the next one. What halves round off becomes the residual.
   Result<void> settle(const Range& range, std::span<std::byte> message) const {
     const std::span<const float> values = work().of(range);
-    if (!may_hold(range) || !all_finite(values)) return {};
+    if (!may_hold(range) || !compress::all_finite(values)) return {};
     auto use = work().residuals_of(range);
     const std::span<float> residuals = use.values();
     if (const compress::Codec* const half = compress::codec_of(work().codings->dtype)) {
@@ -151,12 +150,10 @@ Result<std::size_t> CodedWork::encode(const compress::Codec& codec, const Range&
   if (!has_feedback(codec)) return codec.encode(slice_at(range.first), of(range), out);
   const auto use = residuals_of(range);
   const std::span<const float> gradient = of(range), residuals = use.values();
-  double given = 0, left_out = 0;
-  if (loss != nullptr)
-    for (std::size_t i = 0; i < gradient.size(); ++i) given += square(gradient[i] + residuals[i]);
+  const double given = loss != nullptr ? compress::sum_of_squares(gradient, residuals) : 0;
   auto used = codec.encode_with_feedback(slice_at(range.first), gradient, use.values(), out);
   if (loss == nullptr) return used;
-  for (const float residual : residuals) left_out += square(residual);
+  const double left_out = compress::sum_of_squares(residuals);
   if (!std::isfinite(given) || !std::isfinite(left_out)) return used;  // it is no update
   loss->given += given;
   loss->left_out += left_out;
@@ -167,7 +164,7 @@ void CodedWork::take_back_where_not_finite(const std::vector<Range>& ranges, std
                                            std::span<const float> sent) const {
   for (const Range& range : ranges) {
     const std::span of_range = sums.first(range.count);
-    if (!all_finite(of_range)) {
+    if (!compress::all_finite(of_range)) {
       const auto use = residuals_of(range);
       take_back(use.values(), of_range, sent.first(range.count), of(range));
     }

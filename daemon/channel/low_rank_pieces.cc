@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/compress/low_rank_codec.h"
+#include "core/compress/measures.h"
 
 namespace deft::daemon {
 namespace {
@@ -27,12 +28,6 @@ std::vector<float> basis_of(const CodedMatrix& matrix, const std::vector<float>&
   }
   compress::make_basis(basis, matrix.shape.rank, ~seed);
   return basis;
-}
-
-double sum_of_squares(Factor values) {
-  double sum = 0;
-  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
-  return sum;
 }
 
 std::span<float> floats(std::span<std::byte> bytes) {
@@ -86,10 +81,10 @@ class LowRankPiece : public CodedPiece {
   // What p q^T leaves out of m becomes the residual.
   void leave_out(std::size_t index, Factor p, Factor q, std::span<float> m, std::span<float> residuals) const {
     CodecLoss* const loss = work().loss;
-    if (loss != nullptr) loss->given += sum_of_squares(m);
+    if (loss != nullptr) loss->given += compress::sum_of_squares(m);
     compress::subtract(matrix(index).shape, p, q, m);
     std::ranges::copy(m, residuals.begin());
-    if (loss != nullptr) loss->left_out += sum_of_squares(m);
+    if (loss != nullptr) loss->left_out += compress::sum_of_squares(m);
   }
 
   void apply(std::size_t index, Factor p, Factor q) const {
@@ -170,7 +165,7 @@ class AcpSgd final : public LowRankPiece {
       compress::project(shape, m, basis, own);
     else
       compress::back_project(shape, m, basis, own);
-    if (all_finite(m) && compress::is_usable(own))
+    if (compress::all_finite(m) && compress::is_usable(own))
       ordered(matrix(index), own, basis, [&](Factor p, Factor q) { leave_out(index, p, q, m, residuals); });
     else
       std::ranges::fill(own, kNaN);
@@ -203,7 +198,7 @@ class PowerSgd final : public LowRankPiece {
       const std::vector<float> basis = basis_of(matrix(index), matrix(index).factors->q, q_elements(matrix(index)));
       with_residuals(index, [&](std::span<float> m, std::span<float>) {
         compress::project(matrix(index).shape, m, basis, own);
-        if (!all_finite(m) || !compress::is_usable(own)) std::ranges::fill(own, kNaN);
+        if (!compress::all_finite(m) || !compress::is_usable(own)) std::ranges::fill(own, kNaN);
       });
     });
     return {};
@@ -258,7 +253,7 @@ class PowerSgd final : public LowRankPiece {
   void make(std::size_t index, Factor basis, std::span<float> m, std::span<float> residuals,
             std::span<float> own) const {
     compress::back_project(matrix(index).shape, m, basis, own);
-    if (all_finite(m) && compress::is_usable(own))
+    if (compress::all_finite(m) && compress::is_usable(own))
       leave_out(index, basis, own, m, residuals);
     else
       std::ranges::fill(own, kNaN);

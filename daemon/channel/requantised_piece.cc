@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/compress/encoded_sum.h"
+#include "core/compress/measures.h"
 #include "core/compress/registry.h"
 
 namespace deft::daemon {
@@ -76,7 +77,7 @@ class BlockPiece : public CodedPiece {
   // The residuals of a chunk whose sum may be not finite: `sent` is this node's own code of it. The values are still what this node
   // brought.
   Result<void> take_back_from(std::span<const float> sums, const Range& chunk, std::span<const std::byte> sent) const {
-    if (all_finite(sums)) return {};
+    if (compress::all_finite(sums)) return {};
     DecodedChunk memory{};
     const std::span decoded = std::span(memory).first(chunk.count);
     if (auto ok = codec_.decode(work().slice_at(chunk.first), sent, decoded); !ok) return ok;

@@ -1,9 +1,7 @@
 #include "daemon/channel/residuals.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstdint>
 #include <iterator>
 #include <new>
 
@@ -82,14 +80,6 @@ void take_back(std::span<float> residuals, std::span<const float> sums, std::spa
   for (std::size_t i = 0; i < residuals.size(); ++i)
     if (!std::isfinite(sums[i]) && std::isfinite(sent[i]))
       residuals[i] = taken_back(residuals[i], sent[i], brought[i], std::max(std::abs(sent[i]), std::abs(brought[i])));
-}
-
-// By the bits of the exponents, which the compiler can look at many at a time.
-bool all_finite(std::span<const float> values) {
-  constexpr std::uint32_t kExponent = 0x7f800000;
-  std::uint32_t found = 0;
-  for (const float value : values) found |= (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1U : 0U;
-  return found == 0;
 }
 
 }  // namespace deft::daemon

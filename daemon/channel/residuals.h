@@ -81,6 +81,5 @@ inline float taken_back(float residual, float sent, float brought, float largest
 // made not finite are left as they are: it took nothing of their residuals.
 void take_back(std::span<float> residuals, std::span<const float> sums, std::span<const float> sent,
                std::span<const float> brought);
-[[nodiscard]] bool all_finite(std::span<const float> values);
 
 }  // namespace deft::daemon
