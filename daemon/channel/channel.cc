@@ -216,7 +216,7 @@ Result<void> Channel::encode(InFlight& entry) {
   entry.coded = std::make_unique<CodedTransfer>(transfer.codings, std::span(entry.data, entry.done.bytes),
                                                 NodeOfAll{node_, link_->nodes()}, buffers_, loss);
   const bool is_replay = transfer.replay_buffer && transfer.replay_buffer->filled;
-  auto encoded = is_replay ? Result<void>{} : entry.coded->encode();
+  auto encoded = is_replay ? Result<void>{} : entry.coded->encode(transfer.replay_buffer.get());
   entry.done.wire_bytes = entry.coded->wire_bytes();
   return encoded;
 }

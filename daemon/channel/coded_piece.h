@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
@@ -84,6 +85,10 @@ class CodedPiece {
   virtual Result<void> decode(bool first_time) = 0;
   // What this node brings.
   [[nodiscard]] virtual std::span<std::byte> brought() { return memory(); }
+  [[nodiscard]] virtual std::size_t brought_bytes() const { return bytes_; }
+  // Call it before encode() or in place of it: what this node brings is wanted in `place`, which outlives the piece. A piece whose codes no
+  // link changes has them there and nowhere else.
+  virtual void bring_into(std::span<std::byte> /*place*/) {}
   [[nodiscard]] virtual std::span<std::byte> brought_second() { return {}; }  // the end of brought()
   // encode() has found that the arena is the message: the link works on it, and no residual was taken.
   [[nodiscard]] virtual bool is_in_place() const { return false; }
@@ -94,7 +99,7 @@ class CodedPiece {
   void keep_own() {
     if (!needs_what_was_sent()) return;
     own_copy_ = pool_.take(bytes_);
-    std::ranges::copy(memory(), own_copy_.begin());
+    std::memcpy(own_copy_.data(), memory().data(), bytes_);
     sent_ = std::span(own_copy_).first(bytes_);
   }
 

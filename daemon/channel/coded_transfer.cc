@@ -31,6 +31,11 @@ std::span<float> floats_in(std::span<std::byte> memory, std::size_t elements) {
   return {reinterpret_cast<float*>(memory.data()), elements};
 }
 
+// Not by std::ranges::copy, which libstdc++ 12 does byte by byte if the source is const. Nothing if the bytes are there already.
+void copy_bytes(std::span<const std::byte> from, std::byte* to) {
+  if (!from.empty() && from.data() != to) std::memcpy(to, from.data(), from.size());
+}
+
 std::unique_ptr<CodedPiece> piece_of(const CodedWork& work, const Coding& coding, BufferPool& buffers) {
   switch (coding.codec->traits().law) {
     case compress::Law::kSparse: return sparse_piece(work, coding, buffers);
@@ -87,7 +92,16 @@ Result<void> CodedTransfer::round_range(const Range& range, bool keeps_rest) {
   return {};
 }
 
-Result<void> CodedTransfer::encode() {
+// The places of all pieces, one behind the other.
+void CodedTransfer::bring_into(std::byte* kept) {
+  for (const auto& piece : pieces_) {
+    piece->bring_into({kept, piece->brought_bytes()});
+    kept += piece->brought_bytes();
+  }
+}
+
+Result<void> CodedTransfer::encode(ReplayBuffer* room) {
+  if (room != nullptr) bring_into(room->make_room(wire_bytes()));
   if (auto ok = widen(); !ok) return ok;
   for (const auto& piece : pieces_)
     if (auto ok = piece->encode(); !ok) return ok;
@@ -96,7 +110,7 @@ Result<void> CodedTransfer::encode() {
 
 std::size_t CodedTransfer::wire_bytes() const {
   std::size_t bytes = 0;
-  for (const auto& piece : pieces_) bytes += piece->brought().size();
+  for (const auto& piece : pieces_) bytes += piece->brought_bytes();
   return bytes;
 }
 
@@ -105,7 +119,8 @@ void CodedTransfer::keep(ReplayBuffer& kept) {
   for (const auto& piece : pieces_) {
     const std::span<const std::byte> own = piece->brought();
     piece->sent({at, own.size()});
-    at = std::ranges::copy(own, at).out;
+    copy_bytes(own, at);
+    at += own.size();
   }
   kept.filled = true;
   kept.took_residuals = std::ranges::none_of(pieces_, [](const auto& piece) { return piece->is_in_place(); });
@@ -120,10 +135,11 @@ Result<void> CodedTransfer::restore(ReplayBuffer& kept) {
   if (kept.bytes != wire_bytes())
     return fail(ErrorKind::kInternal,
                 "a replay of " + std::to_string(kept.bytes) + " bytes, in place of " + std::to_string(wire_bytes()));
+  bring_into(kept.data.get());
   const std::byte* at = kept.data.get();
   for (const auto& piece : pieces_) {
     const std::span<std::byte> own = piece->brought();
-    std::memcpy(own.data(), at, own.size());
+    copy_bytes({at, own.size()}, own.data());
     if (kept.took_residuals) piece->sent({at, own.size()});  // else there is nothing to give back
     at += own.size();
   }
@@ -150,7 +166,7 @@ std::vector<WorkRequest> CodedTransfer::second_requests() {
     if (!piece->has_second_request()) continue;
     piece->encode_second(is_restored);
     const std::span<const std::byte> second = piece->brought_second();
-    if (end != nullptr && !is_restored) std::ranges::copy(second, end - second.size());
+    if (end != nullptr && !is_restored) copy_bytes(second, end - second.size());
     requests.push_back(piece->second_request());
   }
   if (kept_ != nullptr) kept_->has_second = true;

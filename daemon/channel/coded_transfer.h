@@ -1,9 +1,9 @@
 // One transfer whose gradients are encoded: the contribution of this node, its work as an owner, and the result.
 //
 //   CodedTransfer coded(codings, arena, {node, nodes}, buffers);
-//   coded.encode();                          // gradients and residuals -> codes; the codecs' loss becomes the residuals
-//   coded.keep(replay_buffer);               // or, in a replay, coded.restore(replay_buffer) in place of encode(); or
-//                                            // coded.keep_own() if there is no replay buffer
+//   coded.encode(&replay_buffer);            // gradients and residuals -> codes; the codecs' loss becomes the residuals
+//   coded.keep(replay_buffer);               // or, in a replay, coded.restore(replay_buffer) in place of both; or
+//                                            // coded.encode() and coded.keep_own() if there is no replay buffer
 //   for (auto& request : coded.requests()) link.submit(request);
 //   ... all have completed ...
 //   if (coded.has_second_requests())
@@ -62,7 +62,8 @@ class CodedTransfer {
   CodedTransfer(const CodedTransfer&) = delete;
   CodedTransfer& operator=(const CodedTransfer&) = delete;
 
-  Result<void> encode();
+  // `room`: the buffer that keep() will fill. Codes that the link does not change are written straight into it. Null: there is none.
+  Result<void> encode(ReplayBuffer* room = nullptr);
   // What this node brings, encoded. restore() gives kInternal if the buffer is of another transfer. The buffer outlives this object.
   void keep(ReplayBuffer& kept);
   Result<void> restore(ReplayBuffer& kept);
@@ -79,6 +80,7 @@ class CodedTransfer {
   Result<void> decode(bool first_time);
 
  private:
+  void bring_into(std::byte* kept);
   [[nodiscard]] Result<void> widen();
   [[nodiscard]] Result<void> round(bool first_time);
   [[nodiscard]] Result<void> round_range(const link::Range& range, bool keeps_rest);

@@ -228,9 +228,10 @@ class AddedByAll final : public BlockPiece {
   }
 
   AddedByAll(const CodedWork& work, const Coding& coding, BufferPool& buffers)
-      : BlockPiece(work, coding, buffers, work.place.nodes), bytes_(bytes_of(coding)) {}
+      : BlockPiece(work, coding, buffers, work.place.nodes - 1), bytes_(bytes_of(coding)) {}
 
   WorkRequest request() override {
+    others_ = memory();
     auto request = WorkRequest::reduce_by_all(brought().data(), bytes_,
                                               [this](const link::OwnedSegment& segment) { keep(segment); });
     request.block = block_bytes();
@@ -246,11 +247,19 @@ class AddedByAll final : public BlockPiece {
     });
   }
 
-  [[nodiscard]] std::span<std::byte> brought() override { return codes_of(work().place.node); }
+  [[nodiscard]] std::span<std::byte> brought() override {
+    if (own_.empty()) own_ = std::as_writable_bytes(room(bytes_ / sizeof(float) + 1)).first(bytes_);
+    return own_;
+  }
+  [[nodiscard]] std::size_t brought_bytes() const override { return bytes_; }
+  void bring_into(std::span<std::byte> place) override { own_ = place; }
   [[nodiscard]] bool needs_what_was_sent() const override { return false; }  // no sum replaces it
 
  private:
-  [[nodiscard]] std::span<std::byte> codes_of(std::size_t node) { return memory().subspan(node * bytes_, bytes_); }
+  [[nodiscard]] std::span<std::byte> codes_of(std::size_t node) {
+    const std::size_t own = work().place.node;
+    return node == own ? own_ : others_.subspan((node < own ? node : node - 1) * bytes_, bytes_);
+  }
 
   // A link's thread calls it. The other nodes' codes are copied, because the inputs are valid during this call alone.
   void keep(const link::OwnedSegment& segment) {
@@ -278,6 +287,8 @@ class AddedByAll final : public BlockPiece {
   }
 
   const std::size_t bytes_;  // of a node's codes
+  std::span<std::byte> own_;
+  std::span<std::byte> others_;  // the codes of the other nodes, in their order
 };
 
 }  // namespace

@@ -54,6 +54,7 @@ class Sparse final : public CodedPiece {
     return memory().subspan(work().place.node * block_bytes_, block_bytes_);
   }
 
+  [[nodiscard]] std::size_t brought_bytes() const override { return block_bytes_; }
   [[nodiscard]] bool needs_what_was_sent() const override { return false; }  // it stays in the memory of the all-gather
 
   // The bytes that a node brings.

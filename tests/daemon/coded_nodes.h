@@ -52,10 +52,13 @@ class Nodes {
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] const compress::Codec& codec() const { return *codec_; }
 
-  void encode(std::uint64_t generation) {
+  // `kept`: one for each node; null: a link that is lost is not replaced.
+  void encode(std::uint64_t generation, std::vector<ReplayBuffer>* kept = nullptr) {
     for (std::size_t i = 0; i < size(); ++i) {
       make(i, generation);
-      ASSERT_TRUE(nodes_[i].coded->encode());
+      ReplayBuffer* const room = kept != nullptr ? &(*kept)[i] : nullptr;
+      ASSERT_TRUE(nodes_[i].coded->encode(room));
+      if (room != nullptr) nodes_[i].coded->keep(*room);
     }
   }
   // From now on all travels as it is, and takes residuals along; or not any more.

@@ -113,9 +113,8 @@ TEST_P(EveryCodec, AReplayGivesTheSameBitsAndBooksNothingTwice) {
     }
     ASSERT_NO_FATAL_FAILURE(once.run(5, 2));
 
-    again.encode(5);
     std::vector<ReplayBuffer> kept(count);
-    for (std::size_t node = 0; node < count; ++node) again.coded(node).keep(kept[node]);
+    again.encode(5, &kept);
     again.exchange(2);
     ASSERT_TRUE(again.decode(0, true));  // node 0 is done; the others are not
     const std::vector<float> of_node_0 = again.values(0);
@@ -148,10 +147,9 @@ TEST_P(EveryCodec, AnInfinityIsSeenOnAllNodesAndLeavesTheirResidualsAsTheyWere) 
     nodes.values(1)[300] = std::numeric_limits<float>::infinity();
     for (std::size_t node = 0; node < count; ++node)
       for (std::size_t i = 0; i < brought.size(); ++i) brought[i] += static_cast<double>(nodes.values(node)[i]);
-    nodes.encode(1);
     std::vector<ReplayBuffer> kept(count);
-    for (std::size_t node = 0; node < count; ++node)
-      replays ? nodes.coded(node).keep(kept[node]) : nodes.coded(node).keep_own();
+    nodes.encode(1, replays ? &kept : nullptr);
+    for (std::size_t node = 0; node < count && !replays; ++node) nodes.coded(node).keep_own();
     nodes.exchange(1);
     ASSERT_TRUE(nodes.decode());
     EXPECT_FALSE(std::isfinite(nodes.values(0)[300])) << GetParam().codec;
@@ -315,6 +313,19 @@ TEST(CodedTransfer, ALengthThatANodeMadeUpIsAnErrorThatNamesIt) {
   }
 }
 
+TEST(CodedTransfer, BetweenTwoNodesTheLinkSendsTheCodesFromWhereTheyAreKept) {
+  for (const auto& [count, is_same] : std::vector<std::pair<std::size_t, bool>>{{2, true}, {3, false}}) {
+    Nodes nodes(count, "int8", 6 * kBlock, {{0, 6 * kBlock}});
+    for (std::size_t node = 0; node < count; ++node) fill(nodes.values(node), node);
+    std::vector<ReplayBuffer> kept(count);
+    nodes.encode(0, &kept);
+    nodes.take_requests();
+    for (std::size_t node = 0; node < count; ++node)
+      EXPECT_EQ(nodes.code_of(node, 0) == kept[node].data.get(), is_same)
+          << "owners of " << count << " nodes write there";
+  }
+}
+
 TEST(CodedTransfer, AReplayOfAnotherTransferIsRefused) {
   Nodes small(1, "int8", kBlock, {{0, kBlock}}), large(1, "int8", 2 * kBlock, {{0, 2 * kBlock}});
   small.encode(0);
@@ -416,8 +427,7 @@ TEST(CodedTransferSwitches, AReplayOfWhatTheArenaBroughtGivesNothingBack) {
   nodes.values(1)[7] = std::numeric_limits<float>::infinity();
   const float other = nodes.values(0)[8] + nodes.values(1)[8];
   std::vector<ReplayBuffer> kept(2);
-  nodes.encode(0);
-  for (std::size_t node = 0; node < 2; ++node) nodes.coded(node).keep(kept[node]);
+  nodes.encode(0, &kept);
   nodes.take_requests();
   ASSERT_TRUE(is_in_place(nodes, 0));
   for (std::size_t node = 0; node < 2; ++node) {  // the lost link leaves anything there

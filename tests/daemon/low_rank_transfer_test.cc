@@ -386,7 +386,7 @@ TEST_P(LowRankTransfer, AReplayGivesTheSameBitsAndBooksNothingTwice) {
       for (std::size_t node = 0; node < 3; ++node) {
         again.make(node, generation);
         CodedTransfer& coded = *again.flights(node, generation)[0].coded;
-        ASSERT_TRUE(coded.encode());
+        ASSERT_TRUE(coded.encode(&kept[node]));
         coded.keep(kept[node]);
       }
       std::vector<float> of_node_0;

@@ -1,6 +1,5 @@
 #include "core/link/ps/segment_answer.h"
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -17,7 +16,7 @@ std::size_t SegmentAnswer::bytes() const {
 
 void SegmentAnswer::take(std::span<const std::byte> payload) const {
   if (segment.keeper != node && segment.keeper != kEveryNode)
-    std::ranges::copy(payload, data().begin());
+    std::memcpy(data().data(), payload.data(), payload.size());
   else if (segment.keeper == node && gets_sum(nodes, segment.bytes, values()))
     take_sum(payload);
   else
