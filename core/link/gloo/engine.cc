@@ -53,21 +53,26 @@ void Engine::start(const WorkRequest& request) {
   } else {
     made.exchange = std::make_unique<BlockExchange>(mesh_, request, started_exchanges_++);
   }
-  const std::lock_guard lock(mutex_);
-  if (state_.failure) throw PeerFailure(*state_.failure);
-  state_.in_flight.push_back(std::move(made));
-  try {
-    begin(state_.in_flight.back());
-  } catch (const PeerFailure& failure) {
-    // Before a thread can begin it: gloo tells no waiting thread of buffers that are registered after a pair has failed.
-    end_by(failure);
-    throw;
+  const bool needs_reducer = made.needs_reducer(), needs_collector = made.needs_collector();
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_.failure) throw PeerFailure(*state_.failure);
+    state_.in_flight.push_back(std::move(made));
+    try {
+      begin(state_.in_flight.back());
+    } catch (const PeerFailure& failure) {
+      // Before a thread can begin it: gloo tells no waiting thread of buffers that are registered after a pair has failed.
+      end_by(failure);
+      throw;
+    }
   }
+  if (needs_reducer) to_reduce_.notify_one();
+  if (needs_collector) to_collect_.notify_one();
 }
 
-// Sends what may go already.
+// Sends what may go already. With the lock held; the threads are woken later, or they would wait for the lock.
 void Engine::begin(InFlight& entry) {
-  if (entry.exchange) return to_collect_.notify_one();
+  if (entry.exchange) return;
   Segmented& segmented = *entry.segmented;
   if (segmented.whole) {
     segmented.first_round = started_whole_++;
@@ -76,9 +81,7 @@ void Engine::begin(InFlight& entry) {
     segmented.first_round = state_.started_rounds;
     state_.started_rounds += segmented.slices.rounds;
     fill_window();
-    to_collect_.notify_one();
   }
-  to_reduce_.notify_one();
 }
 
 std::optional<std::uint64_t> Engine::take_ended() {
@@ -184,8 +187,10 @@ void Engine::reduce_entry(InFlight& entry) {
     own(entry, mine, round);
     transport_.send_results(segmented, entry.peers, round);
   }
-  const std::lock_guard lock(mutex_);
-  entry.reduced = true;
+  {
+    const std::lock_guard lock(mutex_);
+    entry.reduced = true;
+  }
   to_collect_.notify_one();
 }
 

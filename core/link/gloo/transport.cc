@@ -13,9 +13,15 @@ constexpr std::size_t kSlotBytes = 256 << 10;    // a segment: long enough to pa
 constexpr std::size_t kScratchBytes = 64 << 20;  // of all peers together: with many nodes the segments get shorter
 constexpr std::size_t kWholeBytes = 64 << 10;    // the most that a node sends when everyone gets everything
 
-std::size_t whole_bytes_for(std::uint32_t nodes) {
+// A request of kReduceByAll sends everything to everyone anyway. So between two nodes larger ones go whole: this saves a round's
+// acknowledgement and its wake-ups.
+constexpr std::size_t kWholeByAllBytes = 512 << 10;
+
+std::size_t reduced_whole_bytes(std::uint32_t nodes) {
   return std::clamp(kWholeBytes / std::max(1U, nodes - 1) / kGranuleBytes * kGranuleBytes, kGranuleBytes, kWholeBytes);
 }
+
+std::size_t whole_bytes_for(std::uint32_t nodes) { return nodes == 2 ? kWholeByAllBytes : reduced_whole_bytes(nodes); }
 
 std::size_t slot_bytes_for(std::uint32_t nodes, std::uint64_t window) {
   const std::size_t share = kScratchBytes / window / std::max(1U, nodes - 1);
@@ -71,19 +77,23 @@ Transport::Transport(Mesh& mesh, std::uint64_t depth)
   each_peer_named([this](std::uint32_t peer) {
     Inbox& inbox = inboxes_[peer];
     inbox.scratch.resize(kWindow * slot_bytes_);
-    inbox.small.resize(whole_slots_ * whole_bytes_);
+    inbox.unsplit = std::make_unique_for_overwrite<std::byte[]>(whole_slots_ * whole_bytes_);
     auto& pair = mesh_.pair(peer);
     inbox.rounds =
         pair.createRecvBuffer(directed(kRoundsNumber, mesh_.node(), peer), inbox.scratch.data(), inbox.scratch.size());
-    inbox.wholes =
-        pair.createRecvBuffer(directed(kWholesNumber, mesh_.node(), peer), inbox.small.data(), inbox.small.size());
+    inbox.wholes = pair.createRecvBuffer(directed(kWholesNumber, mesh_.node(), peer), inbox.unsplit.get(),
+                                         whole_slots_ * whole_bytes_);
   });
 }
 
 Transport::~Transport() = default;
 
+std::size_t Transport::most_whole_bytes(const WorkRequest& request) const {
+  return request.kind == WorkRequest::Kind::kReduceByAll ? whole_bytes_ : reduced_whole_bytes(mesh_.nodes());
+}
+
 Segmented Transport::cut(const WorkRequest& request) const {
-  return {request, mesh_.node(), mesh_.nodes(), slot_bytes_, whole_bytes_};
+  return {request, mesh_.node(), mesh_.nodes(), slot_bytes_, most_whole_bytes(request)};
 }
 
 Transport::Peers Transport::connect(const Segmented& segmented) {
@@ -134,7 +144,7 @@ std::span<const std::byte* const> Transport::inputs(const Segmented& segmented, 
   for (std::uint32_t node = 0; node < mesh_.nodes(); ++node) {
     if (node == mesh_.node()) continue;
     const Inbox& inbox = inboxes_[node];
-    inputs_[node] = (segmented.whole ? inbox.small : inbox.scratch).data() + slot_of(segmented, round);
+    inputs_[node] = (segmented.whole ? inbox.unsplit.get() : inbox.scratch.data()) + slot_of(segmented, round);
   }
   return inputs_;
 }

@@ -60,19 +60,20 @@ class Transport {
  private:
   // Where the segments of one peer arrive.
   struct Inbox {
-    std::vector<std::byte> scratch;  // kWindow slots for rounds
-    std::vector<std::byte> small;    // slots for requests that are sent whole
+    std::vector<std::byte> scratch;        // kWindow slots for rounds
+    std::unique_ptr<std::byte[]> unsplit;  // slots for requests that are sent whole; memory is taken as it is used
     std::unique_ptr<gloo::transport::Buffer> rounds;
     std::unique_ptr<gloo::transport::Buffer> wholes;
     std::byte acknowledged{};  // where results arrive that bring nothing (kReduceByAll)
   };
   [[nodiscard]] std::size_t slot_of(const Segmented& segmented, std::uint64_t round) const;
+  [[nodiscard]] std::size_t most_whole_bytes(const WorkRequest& request) const;
   template <typename Visit>
   void each_peer_named(Visit visit) const;
 
   Mesh& mesh_;
   const std::size_t slot_bytes_;
-  const std::size_t whole_bytes_;  // data up to this size is sent whole
+  const std::size_t whole_bytes_;  // a slot for data that is sent whole
   const std::uint64_t whole_slots_;
   std::vector<Inbox> inboxes_;            // by node; this node's own is unused
   std::vector<const std::byte*> inputs_;  // the reducing thread's
