@@ -4,11 +4,14 @@
 #include <gloo/transport/tcp/unbound_buffer.h>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace deft::link::gloo_backend {
 namespace {
@@ -34,10 +37,19 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
   void adopt(int socket, int wire) {
     const std::lock_guard lock(m_);
     fd_ = socket;
+    wakes_late_ = socket == wire;
     self_ = gloo::transport::tcp::Address::fromSockName(wire);
     peer_ = gloo::transport::tcp::Address::fromPeerName(wire);
     device_->registerDescriptor(fd_, EPOLLIN, this);
     Pair::changeState(CONNECTED);
+  }
+
+  // With the lock held, on the loop's thread. The kernel would wake the loop for every packet, but nobody can use a part of a message. The
+  // bytes of a long one are read in pieces that are worth a wake-up.
+  bool read() override {
+    const bool is_whole = Pair::read();
+    if (!is_whole && wakes_late_ && state_ == CONNECTED) wake_at(std::clamp<std::size_t>(rest(), 1, kWakeBytes));
+    return is_whole;
   }
 
   // With the lock held. gloo forgets to tell the buffers of which a part has come or gone; their waits would never end.
@@ -62,6 +74,21 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
   }
 
  private:
+  static constexpr std::size_t kWakeBytes = 64 << 10;
+
+  // Bytes that are still to come of the message that has begun to come.
+  [[nodiscard]] std::size_t rest() const {
+    if (rx_.nread < sizeof rx_.preamble) return 0;
+    return rx_.preamble.length - std::min(rx_.preamble.length, rx_.nread - sizeof rx_.preamble);
+  }
+
+  // The loop wakes when so many bytes have come, or the connection ends.
+  void wake_at(std::size_t bytes) {
+    if (std::exchange(wake_bytes_, bytes) == bytes) return;
+    const int count = static_cast<int>(bytes);
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &count, sizeof count);
+  }
+
   // Whoever closes the pair waits for the loop with the lock held, so the loop cannot simply wait for the lock.
   void end(const std::exception_ptr& why) {
     std::unique_lock lock(m_, std::defer_lock);
@@ -91,7 +118,9 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
     state_ = INITIALIZING;
   }
 
-  std::mutex handling_;  // held while the loop handles events
+  std::mutex handling_;         // held while the loop handles events
+  bool wakes_late_ = false;     // the socket is a TCP socket. Others do not wait for more
+  std::size_t wake_bytes_ = 1;  // in the kernel
   std::atomic<bool> closing_{false};
 };
 
