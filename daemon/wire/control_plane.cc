@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/base/numbers.h"
@@ -38,6 +39,8 @@ void go_first_on_the_way_of(const zmq::message_t& message) {
   const int fd = zmq_msg_get(message.handle(), ZMQ_SRCFD);
   if (fd >= 0) put_first(fd);
 }
+
+void unwatch(Reactor& reactor, zmq::socket_t& socket) { reactor.unwatch(socket.get(zmq::sockopt::fd)); }
 
 struct Place {
   std::string host, port;
@@ -77,17 +80,17 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::open(Reactor& reactor, const
   if (!key) return tl::unexpected(key.error());
   std::unique_ptr<ControlPlane> plane(new ControlPlane(reactor, *std::move(key)));
   if (auto ok = plane->listen(options.listen); !ok) return tl::unexpected(ok.error());
-  plane->poller_ = reactor.add_poller([p = plane.get()](bool) { return p->drain(); });
+  plane->polling_.poller = reactor.add_poller([p = plane.get()](bool) { return p->drain(); });
   return plane;
 }
 
 ControlPlane::~ControlPlane() {
-  if (poller_ != 0) reactor_.remove_poller(poller_);
+  if (polling_.poller != 0) reactor_.remove_poller(polling_.poller);
   reactor_.cancel(guard_.look);
-  for (auto& [peer, dealer] : dealers_) reactor_.unwatch(dealer.socket.get(zmq::sockopt::fd));
-  reactor_.unwatch(router_.get(zmq::sockopt::fd));
-  if (guard_.watch.socket()) reactor_.unwatch(guard_.watch.socket().get(zmq::sockopt::fd));
-  if (guard_.gate.is_open()) reactor_.unwatch(guard_.gate.socket().get(zmq::sockopt::fd));
+  while (!dealers_.empty()) ControlPlane::disconnect(Peer(dealers_.begin()->first));
+  unwatch(reactor_, router_);
+  if (guard_.watch.socket()) unwatch(reactor_, guard_.watch.socket());
+  if (guard_.gate.is_open()) unwatch(reactor_, guard_.gate.socket());
 }
 
 Result<void> ControlPlane::listen(const std::string& address) {
@@ -130,8 +133,9 @@ void ControlPlane::set_up(zmq::socket_t& socket) {
 }
 
 void ControlPlane::watch(zmq::socket_t& socket) {
-  // ZeroMQ's descriptor tells changes only; drain() as a poller asks the sockets themselves before every sleep.
-  const auto ok = reactor_.watch(socket.get(zmq::sockopt::fd), EPOLLIN | EPOLLET, [this](std::uint32_t) { drain(); });
+  // ZeroMQ's descriptor tells changes only. So the sockets are asked until they have nothing.
+  const auto told = [this](std::uint32_t) { polling_.is_due = true; };
+  const auto ok = reactor_.watch(socket.get(zmq::sockopt::fd), EPOLLIN | EPOLLET, told);
   LOG_IF(ERROR, !ok) << ok.error().message();
 }
 
@@ -155,6 +159,7 @@ Result<Peer> ControlPlane::connect(const std::string& address, uid_t user) {
     if (place->is_number) socket.connect(std::string(kInternet) + address);
     dealer.has_address = place->is_number;
     watch(socket);
+    watch(dealer.watch.socket());
     dealers_.emplace(peer, std::move(dealer));
   } catch (const zmq::error_t& error) {
     return fail(ErrorKind::kInvalid, "cannot connect to the leader at '" + address + "': " + error.what(),
@@ -191,11 +196,14 @@ void ControlPlane::resolve(const Peer& peer, uid_t user, const std::string& host
 void ControlPlane::disconnect(const Peer& peer) {
   const auto it = dealers_.find(peer);
   if (it == dealers_.end()) return;
-  reactor_.unwatch(it->second.socket.get(zmq::sockopt::fd));
+  unwatch(reactor_, it->second.socket);
+  unwatch(reactor_, it->second.watch.socket());
   dealers_.erase(it);
 }
 
 void ControlPlane::send(const Peer& peer, const std::string& message) {
+  // ZeroMQ may take in what has come while it sends, and its descriptor does not tell of that any more.
+  polling_.is_due = true;
   try {
     const auto dealer = dealers_.find(peer);
     if (dealer != dealers_.end()) {
@@ -223,12 +231,13 @@ void ControlPlane::report_stuck(const Peer& peer) {
 }
 
 bool ControlPlane::drain() {
+  if (!std::exchange(polling_.is_due, false)) return false;
   guard_.messages_wait = false;
   bool any = guard_.gate.is_open() && drain_gate();
   const auto handshakes = guard_.watch.turn();
   refused_.handshakes += handshakes.failed;
   watch_messages_of(handshakes.connected, guard_.port);
-  any |= handshakes.failed + handshakes.ended > 0;
+  any |= !handshakes.empty();
   if (handshakes.failed > 0)
     if (const auto left_out = lines_.refused.admit(reactor_.now_us()))
       LOG(WARNING) << "a connection to the control port ended before a message could pass: it is of a daemon that has "
@@ -241,6 +250,7 @@ bool ControlPlane::drain() {
   for (const auto& [peer, dealer] : dealers_) peers.push_back(peer);
   for (const auto& peer : peers)
     if (const auto it = dealers_.find(peer); it != dealers_.end()) any |= drain_dealer(peer, it->second);
+  polling_.is_due |= any;  // each socket gave a bounded number of messages
   return any;
 }
 
@@ -284,14 +294,15 @@ bool ControlPlane::is_nowhere(const Peer& peer) const {
   return dealer != dealers_.end() && !dealer->second.has_address;
 }
 
-void ControlPlane::watch_handshakes(Dealer& dealer) {
+bool ControlPlane::watch_handshakes(Dealer& dealer) {
   const auto handshakes = dealer.watch.turn();
   watch_messages_of(handshakes.connected, dealer.port);
   if (handshakes.failed + handshakes.done > 0) dealer.locked_out = handshakes.done == 0;
+  return !handshakes.empty();
 }
 
 bool ControlPlane::drain_dealer(const Peer& peer, Dealer& dealer) {
-  watch_handshakes(dealer);
+  const bool watched = watch_handshakes(dealer);
   Round round;
   const Peer name = peer;  // NOLINT(performance-unnecessary-copy-initialization): a message may end who owns it
   zmq::message_t payload;
@@ -302,7 +313,7 @@ bool ControlPlane::drain_dealer(const Peer& peer, Dealer& dealer) {
     deliver(name, payload);
   }
   guard_.messages_wait |= round.is_full();
-  return round.messages > 0;
+  return round.messages > 0 || watched;
 }
 
 void ControlPlane::deliver(const Peer& from, const zmq::message_t& message) {

@@ -82,7 +82,7 @@ class ControlPlane final : public ControlPort {
   void resolve(const Peer& peer, uid_t user, const std::string& host, const std::string& port);
   void watch(zmq::socket_t& socket);
   void report_stuck(const Peer& peer);
-  bool drain();  // all sockets; true: something was received
+  bool drain();  // all sockets, if one may have something; true: something was received
   bool drain_router();
   struct Round;
   struct Dealer {
@@ -93,7 +93,7 @@ class ControlPlane final : public ControlPort {
     bool has_address = false;  // without one ZeroMQ has no queue for it, and takes no message
   };
   bool drain_dealer(const Peer& peer, Dealer& dealer);
-  void watch_handshakes(Dealer& dealer);
+  bool watch_handshakes(Dealer& dealer);
   void deliver(const Peer& from, const zmq::message_t& message);
   bool drain_gate();
   void watch_messages_of(const std::vector<int>& connections, std::uint16_t port);
@@ -119,7 +119,12 @@ class ControlPlane final : public ControlPort {
     RateLimit unknown_names, unsent, refused;
   };
   LogLines lines_;
-  Reactor::PollerId poller_ = 0;
+  struct Polling {
+    Reactor::PollerId poller = 0;
+    // A socket may have something to receive. Asking one costs a system call, and the reactor asks in every round.
+    bool is_due = true;
+  };
+  Polling polling_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // gone: a name that is found now is for nobody
 };
 

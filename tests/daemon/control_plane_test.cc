@@ -91,6 +91,41 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
   (*follower)->disconnect(*peer);
 }
 
+// Sending takes in what has come, and ZeroMQ's descriptor does not tell of that any more.
+TEST(ControlPlane, AMessageThatComesJustBeforeOneIsSentIsDelivered) {
+  using namespace std::chrono_literals;
+  Reactor of_leader, of_follower;
+  const std::string address = free_address();
+  auto leader = ControlPlane::open(of_leader, {.listen = address, .secret_file = {}});
+  auto follower = ControlPlane::open(of_follower, {.listen = free_address(), .secret_file = {}});
+  ASSERT_TRUE(leader && follower);
+  int asked = 0, told = 0;
+  Peer from;
+  (*leader)->on_message = [&](const Peer& peer, std::span<const std::byte>) { from = peer, ++asked; };
+  (*follower)->on_message = [&](const Peer&, std::span<const std::byte>) { ++told; };
+  const auto peer = (*follower)->connect(address, getuid());
+  ASSERT_TRUE(peer);
+  // Until nothing has happened for a while.
+  const auto settle = [&] {
+    for (int quiet = 0; quiet < 20; ++quiet) {
+      while (of_leader.run_once() || of_follower.run_once()) quiet = 0;
+      std::this_thread::sleep_for(1ms);
+    }
+  };
+  for (int round = 1; round <= 5; ++round) {
+    (*follower)->send(*peer, "question");
+    for (int wait = 0; asked < round && wait < 10'000; ++wait) settle();
+    settle();
+    ASSERT_EQ(asked, round);
+    (*leader)->send(from, "answer");
+    std::this_thread::sleep_for(20ms);  // the answer is here, and the follower has not looked
+    (*follower)->send(*peer, "another question");
+    settle();
+    EXPECT_EQ(told, round);
+    asked = round;
+  }
+}
+
 // ZeroMQ's one thread once waited for ever to tell of such a connection's end, and this daemon reached no leader any more.
 TEST(ControlPlane, ALeaderThatHangsUpOnWhoHasGivenItUpDoesNotKeepOthersWaiting) {
   const int silent = socket(AF_INET, SOCK_STREAM, 0);

@@ -28,6 +28,8 @@ class HandshakeWatch {
     unsigned done = 0;                // connections by which messages can pass
     unsigned ended = 0;               // connections
     std::vector<int> connected = {};  // descriptors of new connections
+
+    [[nodiscard]] bool empty() const { return failed + done + ended == 0 && connected.empty(); }
   };
   Turn turn();
 
