@@ -228,16 +228,26 @@ class Cluster:
                     process.wait()
         return results
 
-    def run_as_torchrun(self, path, *arguments, workers=2, seconds=180):
-        """Runs a script with torchrun's variables; gives (status, output) of each rank."""
-        job, port, processes = self._new_job(), free_port(), []
-        for rank in range(workers):
-            own = self.variables(rank, workers, job)
-            environment = {
+    def torchrun_environments(self, workers=2):
+        """The environment of each rank of a new job, with torchrun's variables."""
+        job, port = self._new_job(), free_port()
+        return [
+            {
                 **without_deft(os.environ),
-                **{name: value for name, value in own.items() if not name.endswith(("RANK", "SIZE"))},
+                **{
+                    n: value
+                    for n, value in self.variables(rank, workers, job).items()
+                    if not n.endswith(("RANK", "SIZE"))
+                },
                 **torchrun_variables(rank, workers, workers // self.nodes, port),
             }
+            for rank in range(workers)
+        ]
+
+    def run_as_torchrun(self, path, *arguments, workers=2, seconds=180):
+        """Runs a script with torchrun's variables; gives (status, output) of each rank."""
+        processes = []
+        for environment in self.torchrun_environments(workers):
             command = [sys.executable, str(path), *arguments]
             pipe = subprocess.PIPE
             processes.append(
