@@ -1,15 +1,16 @@
 """hvd.elastic: states, and trainings that go on in a new job when a daemon was started again."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from restarting import Victim, run_with_restart
+from restarting import STEPS, Victim, check_that_errors_end_it, run_with_restart, train_through_restart
 from tensorflow_jobs import TensorFlowCluster, small_model, weights_of
 from training_checks import assert_close, assert_same_everywhere, batches, own_share
 
-STEPS, EPOCHS, BATCHES = 8, 2, 3
-STEPS_TO_COMMIT, KILLED_AT = 2, 5
+EPOCHS, BATCHES = 2, 3
 
 
 def states():
@@ -86,29 +87,19 @@ def commits_of_fit():
 
 
 def only_lost_jobs_are_begun_again():
-    """An error of the script, or a call that ranks make differently, is no reason to go on."""
+    """Not an error of the script, nor a call that ranks make differently."""
     import deft.tensorflow as hvd
 
-    calls = []
+    def differs(allreduce, name):
+        allreduce(tf.ones(2 + hvd.rank()), name=name)
 
-    @hvd.elastic.run
-    def own_error(state):
-        calls.append(state.batch)
-        raise ValueError("of the script")
-
-    @hvd.elastic.run
-    def differs(state, compiled):
-        calls.append(state.batch)
-        call = hvd.allreduce
-        (tf.function(call) if compiled else call)(tf.ones(2 + hvd.rank()), name=f"differs{compiled}")
-
-    state = hvd.elastic.TensorFlowState([], batch=0)
-    with pytest.raises(ValueError, match="of the script"):
-        own_error(state)
-    for compile_it, error in ((False, tf.errors.FailedPreconditionError), (True, tf.errors.InvalidArgumentError)):
-        with pytest.raises(error, match="on rank 1"):
-            differs(state, compile_it)
-    assert calls == [0, 0, 0]
+    check_that_errors_end_it(
+        hvd.elastic.run,
+        hvd.elastic.TensorFlowState([], batch=0),
+        (KeyError, "of the script", lambda: {}["of the script"]),
+        (tf.errors.FailedPreconditionError, "on rank 1", lambda: differs(hvd.allreduce, "eager")),
+        (tf.errors.InvalidArgumentError, "on rank 1", lambda: differs(tf.function(hvd.allreduce), "graph")),
+    )
     return True
 
 
@@ -137,32 +128,16 @@ def own_loop(pid):
     import deft.tensorflow as hvd
 
     model, optimizer = small_model(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9))
-    state = hvd.elastic.TensorFlowKerasState(model, optimizer, step=0)
-    victim, begun, resets, steps = Victim(pid), [], [], list(batches(STEPS))
-    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+    state, steps = hvd.elastic.TensorFlowKerasState(model, optimizer, step=0), list(batches(STEPS))
 
+    @tf.function
     def step(x, y):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(x) - y))
         variables = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    call = tf.function(step)
-
-    @hvd.elastic.run
-    def train(state):
-        begun.append(state.step)
-        while state.step < STEPS:
-            if state.step == KILLED_AT:
-                victim.kill()
-            call(*own_share(*steps[state.step]))
-            state.step += 1
-            if state.step % STEPS_TO_COMMIT == 0:
-                state.commit()
-        return "done"
-
-    assert train(state) == "done"
-    assert (begun, resets) == ([0, KILLED_AT - 1], [2])
+    train_through_restart(hvd.elastic.run, state, pid, lambda number: step(*own_share(*steps[number])))
     assert_same_everywhere(weights_of(model))
     reference = of_one_process(keras.optimizers.SGD(0.05, momentum=0.9), *joined(steps), 1)
     assert_close(weights_of(model), reference)
@@ -200,9 +175,6 @@ def by_fit(pid):
 
 
 def test_a_training_goes_on_when_a_daemon_was_started_again(tmp_path):
-    cluster = TensorFlowCluster(tmp_path, 2, policy="bytescheduler", timeout="20s")
-    try:
+    with contextlib.closing(TensorFlowCluster(tmp_path, 2, policy="bytescheduler", timeout="20s")) as cluster:
         for function in (own_loop, by_fit):
             assert all(run_with_restart(cluster, function))
-    finally:
-        cluster.close()

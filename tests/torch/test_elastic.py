@@ -1,13 +1,13 @@
 """hvd.elastic: states, the sampler, and trainings that go on in a new job when a daemon was started again."""
 
+import contextlib
+
 import deft.torch as hvd
 import pytest
 import torch
 from launching import Cluster
-from restarting import Victim, run_with_restart
+from restarting import STEPS, check_that_errors_end_it, run_with_restart, train_through_restart
 from small_models import assert_close, assert_same_everywhere, batches, loss_of, make, own_share, parameters
-
-STEPS, STEPS_TO_COMMIT, KILLED_AT = 8, 2, 5
 
 
 def states():
@@ -73,21 +73,13 @@ def samples_of_an_epoch():
 
 
 def own_error():
-    """An error of the script, or a call that ranks make differently, is no reason to go on."""
-    calls = []
-
-    @hvd.elastic.run
-    def wrong(state, call):
-        calls.append(state.batch)
-        call()
-
-    for error, call in (
-        (KeyError, lambda: {}["of the script"]),
-        (hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(2 + hvd.rank()), name="differs")),
-    ):
-        with pytest.raises(error):
-            wrong(hvd.elastic.TorchState(batch=0), call)
-    assert calls == [0, 0]
+    """An error of the script, or a call that ranks make differently."""
+    check_that_errors_end_it(
+        hvd.elastic.run,
+        hvd.elastic.TorchState(batch=0),
+        (KeyError, "of the script", lambda: {}["of the script"]),
+        (hvd.HorovodInternalError, "on rank 1", lambda: hvd.allreduce(torch.ones(2 + hvd.rank()), name="differs")),
+    )
     return True
 
 
@@ -110,24 +102,12 @@ def train(pid, options):
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
-    state = hvd.elastic.TorchState(model, optimizer, step=0)
-    victim, begun, resets, steps = Victim(pid), [], [], list(batches(STEPS))
-    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+    state, steps = hvd.elastic.TorchState(model, optimizer, step=0), list(batches(STEPS))
 
-    @hvd.elastic.run
-    def run(state):
-        begun.append(state.step)
-        while state.step < STEPS:
-            if state.step == KILLED_AT:
-                victim.kill()
-            step_of(model, optimizer, *own_share(*steps[state.step]))
-            state.step += 1
-            if state.step % STEPS_TO_COMMIT == 0:
-                state.commit()
-        return "done"
+    def make_step(number):
+        step_of(model, optimizer, *own_share(*steps[number]))
 
-    assert run(state) == "done"
-    assert (begun, resets) == ([0, KILLED_AT - 1], [2])
+    train_through_restart(hvd.elastic.run, state, pid, make_step)
     optimizer.flush()
     assert_same_everywhere(parameters(model))
     return parameters(model)
@@ -164,8 +144,5 @@ def with_delayed_updates(pid):
     ],
 )
 def test_a_training_goes_on_when_a_daemon_was_started_again(tmp_path, worker_server, policy, function):
-    cluster = Cluster(tmp_path, 2, policy=policy, timeout="20s")
-    try:
+    with contextlib.closing(Cluster(tmp_path, 2, policy=policy, timeout="20s")) as cluster:
         assert all(run_with_restart(cluster, function))
-    finally:
-        cluster.close()
