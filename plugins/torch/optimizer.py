@@ -78,32 +78,20 @@ def DistributedOptimizer(
     scale_merged_lr: if a policy merges the gradients of k steps into one update, make it with k times the learning
     rate; the default is the option scale_merged_lr.
     """
-    base = type(optimizer)
-    _check_arguments(base, op, gradient_predivide_factor, backward_passes_per_step)
+    _check_arguments(type(optimizer), op, gradient_predivide_factor, backward_passes_per_step)
     if not process_set.included():
         return _with_class(optimizer, LocalMixin)
-    named = [
-        (name, param) for name, param in _names(optimizer, named_parameters) if param.requires_grad and param.numel()
-    ]
-    if not named:
-        raise ValueError("the optimizer has no parameter that requires a gradient")
+    named = _learning(optimizer, named_parameters)
     optimizer._parameter_names = {param: name for name, param in named}  # Horovod's scripts read it
     if op is Adasum:
         require_compressor(compression, "op=Adasum")
         optimizer._deft_adasum = AdasumSteps(optimizer, named, compression, process_set)
         return _with_class(optimizer, AdasumMixin)
-    mode = _overlap_mode(overlap_forward, base)
     if (num_groups or groups) and rank() == 0:
         log.info("num_groups and groups have no effect: Deft fuses and cuts gradients by its policy")
-    slots = slots_wanted()
-    only_sparse = issubclass(base, torch.optim.SparseAdam)
-    gradients = [
-        Gradient(param, name, position, compression, sparse_as_dense or slots > 1, only_sparse)
-        for position, (name, param) in enumerate(named)
-    ]
-    if scale_merged_lr is None:
-        scale_merged_lr = deft.option("scale_merged_lr") == "on"
-    schedule = UpdateSchedule(slots, splits_merged=scale_merged_lr)
+    mode = _overlap_mode(overlap_forward, type(optimizer))
+    schedule = _update_schedule(scale_merged_lr)
+    gradients = _gradients(named, compression, sparse_as_dense or schedule.slots > 1, type(optimizer))
     scaling = scaling_of(op, gradient_predivide_factor, process_set.size())
     return _distribute(optimizer, gradients, backward_passes_per_step, schedule, scaling, mode, process_set)
 
@@ -120,6 +108,31 @@ def distribute_again(optimizer):
     if hasattr(optimizer, "_deft_arguments"):
         arguments, named = optimizer._deft_arguments
         DistributedOptimizer(optimizer, *arguments, **named)
+
+
+def _learning(optimizer, named_parameters):
+    """(name, parameter) of the parameters that are averaged, in forward order."""
+    named = _names(optimizer, named_parameters)
+    learning = [(name, param) for name, param in named if param.requires_grad and param.numel()]
+    if not learning:
+        raise ValueError("the optimizer has no parameter that requires a gradient")
+    return learning
+
+
+def _update_schedule(scale_merged_lr):
+    """`scale_merged_lr`: an argument of DistributedOptimizer."""
+    if scale_merged_lr is None:
+        scale_merged_lr = deft.option("scale_merged_lr") == "on"
+    return UpdateSchedule(slots_wanted(), splits_merged=scale_merged_lr)
+
+
+def _gradients(named, compression, sparse_as_dense, base):
+    """`base`: the user's class."""
+    only_sparse = issubclass(base, torch.optim.SparseAdam)
+    return [
+        Gradient(param, name, position, compression, sparse_as_dense, only_sparse)
+        for position, (name, param) in enumerate(named)
+    ]
 
 
 def _distribute(optimizer, gradients, passes, schedule, scaling, mode, process_set):
