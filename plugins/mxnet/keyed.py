@@ -59,7 +59,7 @@ class KeyedGradients:
         """Its number in the session that is open, the same on all ranks."""
         session = self._process_set.session()
         if session is not self._session:
-            self._session, self._number, self._exchange = session, session.number_optimizer(), None
+            self._session, self._number, self._exchange = session, session.optimizers.number(), None
             self._begin_first_step()
         return self._number
 

@@ -101,7 +101,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             return
         session = self._process_set.session()
         if session is not self._session:
-            self._session, self._number, self._exchange = session, session.number_optimizer(), None
+            self._session, self._number, self._exchange = session, session.optimizers.number(), None
         if self._exchange is None:
             self._sum_trained()
         else:

@@ -36,7 +36,7 @@ class AdasumSteps:
         retire_earlier(self._named)
         self.ownership = Ownership(optimizer, self._named)
         register(self._named, self)
-        self._name = f"adasum.{process_set.session().number_optimizer()}"
+        self._name = f"adasum.{process_set.session().optimizers.number()}"
         self._compression = compression
         self._process_set = process_set
         let_scalers_agree()

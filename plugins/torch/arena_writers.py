@@ -81,6 +81,13 @@ class SharingWriter:
         gradient.put(self.scaling.again if averaged else self.scaling.before, expose=expose)
         self._arena.ready(gradient.place, 1, self._schedule.step)
 
+    def withhold(self, gradient):
+        """It was handed in as zeros, and p.grad shows that: a further backward must not add to what is under way."""
+        if gradient.param.grad is gradient.view:
+            gradient.param.grad = None
+        if gradient.param.grad is None:
+            self._withheld.add(gradient)
+
     def may_come_again(self, gradient, versions):
         """Whether a gradient that was handed over before may begin anew: p.grad was cleared, or set to zero.
 

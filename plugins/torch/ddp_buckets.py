@@ -46,7 +46,7 @@ class BucketGroup:
 
     def __init__(self, tensors):
         self._session = session()
-        number = self._session.number_optimizer()
+        number = self._session.optimizers.number()
         name = f"ddp.{number}"
         # Forward uses the parameters that backward reaches last.
         specs = [(*tensor, len(tensors) - 1 - place, "") for place, tensor in enumerate(tensors)]

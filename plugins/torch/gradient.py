@@ -165,6 +165,10 @@ class GradientVersions:
                 return gradient.name
         return None
 
+    def changed_in_place(self):
+        """The name of a gradient that was changed since note() and is the same tensor; None if none was."""
+        return next((gradient.name for gradient in self._noted if self._changes(gradient)), None)
+
     def forget(self):
         self._noted, self._held = {}, {}
 

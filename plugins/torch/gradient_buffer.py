@@ -15,6 +15,7 @@ from deft.production_order import ProductionOrder
 from . import hooks
 from .arena import Arena
 from .backward_end import end_with_backward
+from .buffer_progress import BufferProgress
 from .device import device_of
 from .gradient import GradientVersions
 
@@ -28,7 +29,7 @@ class GradientBuffer:
     """
 
     def __init__(self, name, gradients, passes, schedule, writer, process_set):
-        self._group = (name, process_set)
+        self._group = (name, process_set, process_set.session().optimizers)
         self.gradients = gradients  # in forward order, until the first backward has shown the order of production
         self.sparse = []
         self.arena = None
@@ -43,6 +44,7 @@ class GradientBuffer:
             hooks.install(gradient.param, hooks.observing(self, index, gradient))
             for index, gradient in enumerate(gradients)
         ]
+        self.optimizers.follow(BufferProgress(self))
 
     @property
     def name(self):
@@ -52,6 +54,11 @@ class GradientBuffer:
     def process_set(self):
         """The ranks whose gradients are averaged."""
         return self._group[1]
+
+    @property
+    def optimizers(self):
+        """All of the session: one backward may reach several."""
+        return self._group[2]
 
     # ---- what the steps call
 
@@ -66,7 +73,7 @@ class GradientBuffer:
         if self.round.phase is Phase.IDLE:
             self.listener.generation_begins(with_backward=False)
         _refuse_early_change(self.versions.changed_while_held())
-        appeared = self._declare() if self.arena is None else ()
+        appeared = self.declare() if self.arena is None else ()
         for place in self.round.missing():
             gradient = self.gradients[place]
             self.writer.hand_in(gradient, expose, self.versions.holds_average(gradient))
@@ -77,6 +84,16 @@ class GradientBuffer:
         self.versions.hold(())
         if not expose:
             self.versions.note(self.gradients)
+
+    def averages(self, step, may_end=False):
+        """Around a wait for averages of gradients up to those of `step`. `may_end`: it may raise CircularWait."""
+        return self.optimizers.waits(self.name, step + 2, may_end)
+
+    def withhold(self):
+        """Nobody waits for the averages of the complete generation at the end of this backward, but later."""
+        for place in self.round.missing():
+            self.writer.withhold(self.gradients[place])
+        self.versions.note(self.gradients)
 
     def leave_open(self):
         """Some parameters are amid their passes: further backwards may come before step() completes the generation."""
@@ -103,7 +120,9 @@ class GradientBuffer:
 
     def has_unhanded_grads(self):
         """Whether a parameter has a gradient that no hook has handed over: more passes over it are to come."""
-        return any(self.gradients[place].param.grad is not None for place in self.round.missing())
+        handed = self._order.appeared() if self.arena is None else ()  # with the declaration
+        missing = set(self.round.missing()).difference(handed)
+        return any(self.gradients[place].param.grad is not None for place in missing)
 
     def set_passes(self, passes):
         self.round.passes = passes
@@ -114,6 +133,7 @@ class GradientBuffer:
 
     def release(self):
         """Takes the hooks off and gives the arena back."""
+        self.optimizers.forget(self.name)
         hooks.remove_all(self._hooks)
         if self.arena is not None:
             self.arena.release()
@@ -161,15 +181,16 @@ class GradientBuffer:
 
     # ---- the declaration
 
-    def _declare(self):
+    def declare(self):
         """All ranks declare in the order in which rank 0's gradients appeared. Gives the dense ones that did here."""
-        known, amid = self.gradients, set(self.round.amid_passes())
-        agreed = self._order.agree(self.process_set.session(), f"{self.name}.order", self.writer.terms)
+        known, amid, session = self.gradients, set(self.round.amid_passes()), self.process_set.session()
+        with self.optimizers.waits(self.name, 1):
+            agreed = self._order.agree(session, f"{self.name}.order", self.writer.terms)
         sparse = set(agreed.sparse)
         self.sparse = [known[index] for index in agreed.sparse]
         self.gradients = [known[index] for index in agreed.order if index not in sparse]
         self.arena = Arena(
-            self.process_set.session(),
+            session,
             self.name,
             [(g.name, g.wire_dtype, g.param.shape, g.position, g.codec) for g in self.gradients],
             self.schedule.slots,

@@ -141,7 +141,7 @@ def _distribute(optimizer, gradients, passes, schedule, scaling, mode, process_s
     retire_earlier(gradients)
     ownership = Ownership(optimizer, gradients)
     _with_class(optimizer, _DistributedOptimizer)
-    number = session.number_optimizer()
+    number = session.optimizers.number()
     writer = (MergingWriter if schedule.delays else SharingWriter)(scaling, schedule)
     buffer = GradientBuffer(f"optimizer.{number}", gradients, passes, schedule, writer, process_set)
     applier = UpdateApplier(optimizer, buffer, mode, scale_lr=schedule.splits_merged)

@@ -9,6 +9,7 @@ import weakref
 
 from deft.gradient_round import Phase
 from deft.reduce_op import Average
+from deft.session_optimizers import CircularWait
 
 import torch
 
@@ -31,13 +32,15 @@ class SynchronousStep:
         self.ownership = ownership
         self._attachment = Attachment(self.overlap, self.stages, self.buffer)
         self._in_closure = False
+        self._comes_again = False  # more backwards of this generation are to come
         self.backward_is_a_step = False  # nobody calls step(): see averaging.py
         buffer.listener = weakref.proxy(self)
 
     @property
     def blocking(self):
         """Whether every backward ends with the averages in p.grad."""
-        return self._in_closure or self.overlap.deferred is None
+        barrier = self.overlap.deferred is None and not self.buffer.optimizers.circle_was_met
+        return barrier or self._in_closure or self.backward_is_a_step
 
     # ---- what the optimizer calls
 
@@ -136,11 +139,18 @@ class SynchronousStep:
         if self.buffer.round.amid_passes() and not self.backward_is_a_step:
             self.buffer.leave_open()
             return False
-        comes_again = self.buffer.has_unhanded_grads()  # a further backward would add to gradients under way
+        self._comes_again = self.buffer.has_unhanded_grads()  # a further backward would add to gradients under way
         self.buffer.complete(expose=self.blocking)
-        return self.blocking or comes_again
+        return self.blocking or self._comes_again
 
     def await_averages(self):
+        """At the end of backward. In a circle of waits step() waits for them instead."""
+        try:
+            with self.buffer.averages(self.schedule.step, not self.backward_is_a_step and not self._comes_again):
+                self.buffer.arena.wait(self.schedule.step)
+        except CircularWait:
+            self.buffer.withhold()
+            return
         self._wait()
         if self.backward_is_a_step:
             self.buffer.used(keeps_averages=True)
@@ -157,13 +167,14 @@ class SynchronousStep:
     def _wait(self):
         """Waits for a complete generation."""
         buffer, writer = self.buffer, self.buffer.writer
-        buffer.arena.wait(self.schedule.step)
-        dropped = buffer.versions.dropped()
-        writer.take_averages(dropped)
-        for gradient in buffer.sparse:
-            before = writer.scaling.again if buffer.versions.is_average(gradient) else writer.scaling.before
-            factor = before * writer.scaling.after
-            exchange_sparse(f"{buffer.name}.{gradient.name}", gradient.param, factor, buffer.process_set)
+        with buffer.averages(self.schedule.step):
+            buffer.arena.wait(self.schedule.step)
+            dropped = buffer.versions.dropped()
+            writer.take_averages(dropped)
+            for gradient in buffer.sparse:
+                before = writer.scaling.again if buffer.versions.is_average(gradient) else writer.scaling.before
+                factor = before * writer.scaling.after
+                exchange_sparse(f"{buffer.name}.{gradient.name}", gradient.param, factor, buffer.process_set)
         self.schedule.advance()
         buffer.round.averaged([gradient.place for gradient in dropped])
         kept = [gradient for gradient in buffer.gradients if gradient not in dropped] if dropped else buffer.gradients
@@ -189,7 +200,7 @@ class SynchronousStep:
         So would be what passes have added to an average, if they are too few to be averaged themselves."""
         round = self.buffer.round
         if round.phase is Phase.HANDED:
-            _refuse_change(self.buffer.versions.replaced(round))
+            _refuse_change(self.buffer.versions.replaced(round) or self.buffer.versions.changed_in_place())
         elif round.phase is Phase.AVERAGED and round.amid_passes():
             name = self.buffer.gradients[round.amid_passes()[0]].name
             raise RuntimeError(

@@ -21,14 +21,14 @@ class TwoRounds:
 
     def poll(self):
         if not self._begun.is_set():
-            self._session.joining.look()
+            self._session.look()
             return False
         return self._error is not None or self._second.poll()
 
     def finish(self):
         """The result of the second round. If a signal's handler raises, finish() may be called again."""
         while not self._begun.wait(_LOOK_S):
-            self._session.joining.look()
+            self._session.look()
         self._first.release_name()
         if self._error is not None:
             raise self._error

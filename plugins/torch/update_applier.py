@@ -49,7 +49,8 @@ class UpdateApplier:
             self.norms.averaged(gradients, due)
 
     def receive_all(self, due):
-        self.receive(due, self._buffer.gradients, [(0, len(self._buffer.gradients))])
+        with self._buffer.averages(due.last_step):
+            self.receive(due, self._buffer.gradients, [(0, len(self._buffer.gradients))])
 
     def _receive_some(self, due, gradients, scale):
         arena = self._buffer.arena

@@ -1,6 +1,5 @@
 """What a backward hands over and when it ends: nested backwards, and several of them before one step()."""
 
-import deft.torch as hvd
 import pytest
 import torch
 from small_models import (
@@ -151,35 +150,3 @@ def begin_passes_after_averages():
 
 def test_too_few_passes_after_the_averages_are_an_error(start):
     assert all(start(2, policy="fifo").run(begin_passes_after_averages))
-
-
-# ---- one backward over the parameters of two optimizers
-
-
-def loss_of_rank(model, rank, x, y):
-    """Backward begins with what was computed last, so the ranks reach the two halves in different orders."""
-    return sum(loss_of(part, x.chunk(2)[rank], y.chunk(2)[rank]) for part in [model.a, model.b][:: 1 - 2 * rank])
-
-
-def train_halves(model, optimizers, mean_loss):
-    for batch in batches(STEPS):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        mean_loss(*batch).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-    return parameters(model)
-
-
-def halves_with_two_optimizers():
-    alone, model = make(Halves), make(Halves)
-    sgd = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)
-    expected = train_halves(alone, [sgd], lambda *batch: sum(loss_of_rank(alone, rank, *batch) for rank in (0, 1)) / 2)
-    optimizers = [wrapped(model.a), wrapped(model.b)]
-    train_halves(model, optimizers, lambda *batch: loss_of_rank(model, hvd.rank(), *batch))
-    return all(check(model, optimizer, expected) for optimizer in optimizers[::-1])
-
-
-@pytest.mark.parametrize("policy", ALL)
-def test_ranks_may_reach_two_optimizers_in_different_orders(start, policy):
-    assert all(start(2, policy=policy).run(halves_with_two_optimizers))

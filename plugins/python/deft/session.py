@@ -3,7 +3,6 @@
 import atexit
 import ctypes
 import hashlib
-import itertools
 import os
 import sys
 import time
@@ -17,6 +16,7 @@ from deft._native import EINVALID, DeftError, call, call_back, lib, wait
 from deft.interruptible import interruptible
 from deft.joining import Call, Joining
 from deft.names_in_flight import NamesInFlight
+from deft.session_optimizers import SessionOptimizers
 from deft.stage_reporters import StageReporters
 from deft.step_memory import StepMemory
 
@@ -159,7 +159,7 @@ class Group:
 
     def wait(self, first: int, count: int, step: int) -> None:
         """Waits until the arena holds these tensors of `step`, reduced over all workers."""
-        wait(lib.deft_test_for, self.handle(), first, count, step, between=self._session.joining.look)
+        wait(lib.deft_test_for, self.handle(), first, count, step, between=self._session.look)
 
     def test(self, first: int, count: int, step: int) -> bool:
         return call(lib.deft_test, self.handle(), first, count, step) == 1
@@ -221,7 +221,7 @@ class Operation:
         if ended:
             self._session._names.forget(self._name, self)
         else:
-            self._session.joining.look()
+            self._session.look()
         return ended
 
     def when_done(self, callback: Callback) -> None:
@@ -235,7 +235,7 @@ class Operation:
         keep_name: no other collective of this process may have the name before release_name()."""
         handle = self._open()
         try:
-            wait(lib.deft_poll_for, handle, between=self._session.joining.look)
+            wait(lib.deft_poll_for, handle, between=self._session.look)
         except DeftError:
             pass  # deft_finish reports it, too
         self._handle = None
@@ -294,7 +294,7 @@ class Session:
         self._handle = handle
         self._kept: dict[Group, object] = {}  # device memory that links work on
         self._names = NamesInFlight()
-        self._optimizers = itertools.count()
+        self.optimizers = SessionOptimizers(self)
         self.joining = Joining(self)
         self._names.on_end = self.joining.ended
         world = lib.deft_get_world(handle)
@@ -323,9 +323,10 @@ class Session:
             lib.deft_close(handle)
             self._kept.clear()
 
-    def number_optimizer(self) -> int:
-        """Numbers the distributed optimizers of this session, from 0; the same on all ranks."""
-        return next(self._optimizers)
+    def look(self) -> None:
+        """A collective, or a round of gradients, has not ended yet: other ranks may not come to it."""
+        self.joining.look()
+        self.optimizers.look()
 
     def node_of(self, rank: int) -> int:
         node = lib.deft_node_of(self.handle(), rank)
@@ -416,7 +417,7 @@ class Session:
     def wait_for_own(self) -> None:
         """Waits until all collectives that this rank has started have ended, well or not. Their results stay."""
         while not self._names.all_ended():
-            self.joining.look()
+            self.look()
             time.sleep(_LOOK_S)
 
     def _start(
