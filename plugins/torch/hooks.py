@@ -12,8 +12,13 @@ current_task = torch._C._current_graph_task_id
 
 
 def install(param, hook):
-    """What remove_all() takes off again."""
-    return param, param.register_post_accumulate_grad_hook(hook)
+    """What remove_all() takes off again. torch refuses a hook on a frozen parameter, which may thaw later."""
+    is_frozen = not param.requires_grad
+    param.requires_grad_(True)
+    try:
+        return param, param.register_post_accumulate_grad_hook(hook)
+    finally:
+        param.requires_grad_(not is_frozen)
 
 
 def install_before(param, hook):

@@ -5,7 +5,20 @@ import deft.torch as hvd
 import pytest
 import torch
 from delayed_reference import Run, delayed
-from small_models import FEATURES, OPTIMIZERS, assert_same_everywhere, digest, make, overlaps
+from small_models import (
+    FEATURES,
+    OPTIMIZERS,
+    assert_same_everywhere,
+    batches,
+    check,
+    digest,
+    loss_of,
+    make,
+    overlaps,
+    own_share,
+    parameters,
+    wrapped,
+)
 from torch import nn
 from torch.nn import functional
 
@@ -100,3 +113,41 @@ def frozen_for_some_steps(overlap):
 @pytest.mark.parametrize("overlap", ["off", "on"])
 def test_delayed_updates_leave_parameters_that_were_frozen_alone(start, plan, overlap):
     assert all(delayed(start, 2, frozen_for_some_steps, overlap, plan=plan))
+
+
+def train_thawing(model, optimizer, share):
+    """A layer is frozen from the wrapping to step 4, and the number of passes is set while it is."""
+    for number, batch in enumerate(batches(STEPS)):
+        model.wide.requires_grad_(number >= 4)
+        if number == 2 and hasattr(optimizer, "set_backward_passes_per_step"):
+            optimizer.set_backward_passes_per_step(1)
+        optimizer.zero_grad()
+        loss_of(model, *share(*batch)).backward()
+        optimizer.step()
+
+
+def frozen_before_the_first_backward():
+    alone, model = make(), make()
+    train_thawing(alone, OPTIMIZERS["sgd"](alone.parameters()), lambda *batch: batch)
+    optimizer = wrapped(model)
+    train_thawing(model, optimizer, own_share)
+    assert not torch.equal(model.wide.weight, make().wide.weight)
+    return check(model, optimizer, parameters(alone))
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_a_layer_may_be_frozen_between_the_wrapping_and_the_first_backward(start, policy):
+    assert all(start(2, policy=policy).run(frozen_before_the_first_backward))
+
+
+def frozen_when_the_session_ends():
+    model = make()
+    hvd.average_gradients(model)
+    loss_of(model, *own_share(*next(batches(1)))).backward()
+    model.wide.requires_grad_(False)
+    hvd.shutdown()
+    return not model.wide.weight.requires_grad
+
+
+def test_a_session_may_end_while_a_layer_is_frozen(start):
+    assert all(start(2, policy="fifo").run(frozen_when_the_session_ends))
