@@ -13,6 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 from .compiling import untraced
 from .deferred_updates import DeferredUpdates, weakly
 from .parameter_use import ParameterUseTracker
+from .weight_averages import let_averages_see_updates
 
 log = logging.getLogger("deft.torch")
 _WATCHED_STEPS = {"auto": 2, "on": 1}
@@ -82,6 +83,7 @@ class ForwardOverlap:
             return self._stay("gradients are sparse")
         if not self.tracker.done or not self.tracker.found:
             return self._stay("no module's forward was seen to use the parameters")
+        let_averages_see_updates()
         self.deferred = DeferredUpdates(
             self._optimizer_of(), self._buffer, self._receive, self.tracker.found, self.tracker.roots
         )

@@ -21,6 +21,7 @@ from small_models import (
 )
 from torch import nn
 from torch.nn.utils import prune, spectral_norm, weight_norm
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 STEPS = 6
 
@@ -128,3 +129,24 @@ def change_while_overlapping():
 
 def test_a_late_change_of_gradients_is_an_error_where_forward_overlaps(start):
     assert all(start(2, policy="bytescheduler").run(change_while_overlapping))
+
+
+# ---- averages of weights
+
+
+def average_weights():
+    """update_parameters() right after step() sees its update, though that waits for the next forward."""
+    averages = []
+    for (model, optimizer), share in zip(pair(Mixed), (lambda *batch: batch, own_share), strict=True):
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+        for batch in batches(STEPS):
+            step(model, optimizer, *share(*batch))
+            average.update_parameters(model)
+        averages.append(average.module)
+    assert overlaps(optimizer)
+    return check(averages[1], optimizer, parameters(averages[0]))
+
+
+@pytest.mark.parametrize("policy", ["bytescheduler", "knapsack 0@1"])
+def test_averages_of_weights_have_the_updates_that_wait(start, policy):
+    assert all(start(2, policy=policy).run(average_weights))
