@@ -375,9 +375,7 @@ def runs(specs):
 
 
 def _handed_over(group, run, *gradients_and_token):
-    now = group.now()
-    for index, gradient in zip(run, gradients_and_token):
-        now.hand_over(index, gradient)
+    group.now().hand_over(run, gradients_and_token[: len(run)])
     return _TOKEN
 
 

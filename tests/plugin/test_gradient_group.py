@@ -17,7 +17,7 @@ class Memory:
     def __init__(self, tensors):
         self._bytes = [2 * int(np.prod(tensor.shape)) for tensor in tensors]
         self._memory = (ctypes.c_char * sum(self._bytes))()
-        self.ready_places = []
+        self.ready_places, self.calls = [], 0
 
     def arena_bytes(self):
         return len(self._memory)
@@ -31,8 +31,9 @@ class Memory:
     def handle(self):
         pass
 
-    def ready(self, place, _count, _step):
-        self.ready_places.append(place)
+    def ready(self, place, count, _step):
+        self.calls += 1
+        self.ready_places.extend(range(place, place + count))
 
     def wait(self, place, count, _step):
         assert count == 1
@@ -66,7 +67,7 @@ def test_factors_of_halves_are_not_rounded_to_halves(scaling):
     exact = (gradient.astype(np.float32) * np.float32(FACTOR)).astype(np.float16)
     assert (exact != gradient * np.float16(FACTOR)).any()
     group = halves_group(scaling)
-    group.hand_over(0, gradient)
+    group.hand_over([0], [gradient])
     (average,) = group.collect()
     assert average.dtype == np.float16
     np.testing.assert_array_equal(average, exact)
@@ -76,12 +77,24 @@ def test_a_round_that_an_error_has_ended_is_told(caplog):
     group, ones = halves_group(count=2), np.ones(2000, np.float16)
     group.finish_round()
     assert not caplog.records
-    group.hand_over(1, ones)
+    group.hand_over([1], [ones])
     group.finish_round()
     assert "rank 0 did not apply the averages of step 0 of halves" in caplog.text
     caplog.clear()
     for index in (1, 0):
-        group.hand_over(index, ones)
+        group.hand_over([index], [ones])
     group.collect()
     group.finish_round()
     assert group.rounds() == 2 and not caplog.records
+
+
+def test_neighbours_are_handed_over_in_one_call():
+    group = halves_group(count=3)
+    values = [np.full(2000, value, np.float16) for value in (1.0, 2.0, 3.0)]
+    for runs in ([[2, 1, 0]], [[2], [1, 0]], [[1, 0], [2]]):
+        before = group._group.calls
+        for run in runs:
+            group.hand_over(run, [values[index] for index in run])
+        assert group._group.calls - before == len(runs)
+        for average, value in zip(group.collect(), values, strict=True):
+            np.testing.assert_array_equal(average, value)

@@ -113,9 +113,9 @@ def travels_during_backward():
 
     hand_over = LateGroup.hand_over
 
-    def note(group, index, gradient):
-        hand_over(group, index, gradient)
-        if order[index] is last:
+    def note(group, run, gradients):
+        hand_over(group, run, gradients)
+        if any(order[index] is last for index in run):
             handed.set()
 
     LateGroup.hand_over = note
@@ -407,10 +407,10 @@ def a_step_that_is_interrupted():
         assert squares_of(variables) == [[3.0], [6.0]]
 
 
-def interrupted_at_the_first(group, hand_over, index, gradient):
-    if index == 0:
-        raise KeyboardInterrupt
-    hand_over(group, index, gradient)
+def interrupted_at_the_first(group, hand_over, run, gradients):
+    assert run == [1, 0]
+    hand_over(group, run[:1], gradients[:1])
+    raise KeyboardInterrupt
 
 
 def functions_that_choose():

@@ -1,7 +1,7 @@
 """The gradients of some variables on their way through the arena of one declared group, as numpy arrays.
 
     group = GradientGroup("tensorflow.0", specs, Scaling())
-    group.hand_over(index, array)     # of each variable, in any order: written to the arena, on its way at once
+    group.hand_over([4, 3], arrays)   # of all variables, some neighbours at a time: into the arena, and on their way
     group.collect()                   # waits; gives all averages
     group.retire()                    # nobody uses it any more: its arena goes
 
@@ -117,12 +117,14 @@ class GradientGroup:
             for index, spec in enumerate(self._specs)
         ]
 
-    def hand_over(self, index, gradient):
+    def hand_over(self, run, gradients):
+        """`run`: neighbours, the last one first, as backward has them. The daemon is woken once for all of them."""
         with self._calls:
             self._group.handle()  # a graph may be older than the session: then the views lie in memory that is gone
-            self._mark(index)
-            write_scaled(gradient, self._scaling.before, self.views[index])
-            self._send(index)
+            for index, gradient in zip(run, gradients, strict=True):
+                self._mark(index)
+                write_scaled(gradient, self._scaling.before, self.views[index])
+            self._send(run[0], len(run))
 
     def ready(self, index):
         """views[index] holds this rank's gradient, and nobody writes it before it is summed."""
@@ -130,9 +132,10 @@ class GradientGroup:
             self._mark(index)
             self._send(index)
 
-    def _send(self, index):
-        self._group.ready(self._last - index, 1, self._step)
-        self._handed[index] = _SENT
+    def _send(self, index, count=1):
+        """That of `index`, and of as many before it as make `count`."""
+        self._group.ready(self._last - index, count, self._step)
+        self._handed[index - count + 1 : index + 1] = bytes([_SENT]) * count
 
     def when_summed(self, index, callback):
         """After ready(index): has `callback` called, as Group.when_reduced() says, when views[index] holds the sum."""
@@ -274,10 +277,12 @@ class LateGroup:
             if self._retired:  # by another thread
                 self.declared.retire()
 
-    def hand_over(self, index, gradient):
+    def hand_over(self, run, gradients):
+        """As GradientGroup.hand_over() does."""
         if self.declared is not None:
-            self.declared.hand_over(index, gradient)
-        else:
+            self.declared.hand_over(run, gradients)
+            return
+        for index, gradient in zip(run, gradients, strict=True):
             self._single[index] = self._start(index, gradient)
 
     def collect(self):
