@@ -314,6 +314,19 @@ def test_a_job_that_is_about_to_end_has_ended(tmp_path, capsys):
     assert "the job ended after 0 trials" in capsys.readouterr().out
 
 
+def test_another_run_of_the_job_keeps_its_own_settings(tmp_path, capsys):
+    class Restarted(FakeDeft):
+        def take_steps(self, count):
+            super().take_steps(count)
+            if self.step > 100 and self.sets:
+                self.__init__(self.hills, Settings("fifo", 64 * KB, 64 * KB))
+
+    deft = Restarted(Hills())
+    command.tune(running(deft), arguments("-o", str(tmp_path / "f"), "--job", "mine"))
+    assert "the job ended after" in capsys.readouterr().out
+    assert deft.settings.policy == "fifo" and not deft.sets and not (tmp_path / "f").exists()
+
+
 def test_refusals_and_jobs_that_stand_still_are_told(tmp_path):
     def tune(deft):
         with pytest.raises(job.TuneError) as raised:
@@ -380,6 +393,13 @@ def test_a_missing_optimiser_is_told_with_the_command_that_installs_it(monkeypat
 def test_wrong_usage_is_told(words, says, capsys):
     assert command.main(words) in (1, 2)
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("patience", ["nan", "inf", "-1", "soon"])
+def test_a_patience_that_never_ends_is_refused(patience, capsys):
+    with pytest.raises(SystemExit):
+        command.main([f"--patience={patience}", "--job", "mine"])
+    assert "argument --patience: " in capsys.readouterr().err
 
 
 # Ends well only if nobody ends it before its input does.

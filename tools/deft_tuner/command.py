@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--steps", type=positive, default=8, metavar="N", help="steps of a block (8); a trial has 8 to 24 blocks"
     )
-    made.add_argument("--patience", type=float, default=120, metavar="SECONDS", help="for the job's next step (120)")
+    made.add_argument("--patience", type=seconds, default=120, metavar="SECONDS", help="for the job's next step (120)")
     made.add_argument("-o", "--output", default="tuned.flags", metavar="FILE", help="the flag file (tuned.flags)")
     made.add_argument(
         "--json", action="store_true", help="print an object at the end, and the trials to the error output"
@@ -89,6 +90,13 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
     return value
 
 

@@ -24,7 +24,7 @@ class TuneError(Exception):
 
 
 class JobEnded(Exception):
-    """The job has ended, so nothing more can be tried."""
+    """The job has ended, or another run of it has begun, so nothing more can be tried."""
 
 
 class DeftCommand:
@@ -68,6 +68,7 @@ class RunningJob:
         self.log = StepLog()
         self.in_force: Settings | None = None
         self.counts_from = 0  # the first step that counts for the settings in force
+        self.steps_seen = 0
 
     def leader(self) -> dict:
         """The leader's status of the job; takes in the steps that are new."""
@@ -78,6 +79,10 @@ class RunningJob:
             raise TuneError(f"this node does not lead job '{self.name}': run deft tune on the node of rank 0")
         leader = job["leader"]
         for times in leader.get("step_times", [])[:1]:
+            steps = times["first_step"] + len(times["us"])
+            if steps < self.steps_seen:  # another run, which has settings of its own
+                raise JobEnded(self.name)
+            self.steps_seen = steps
             self.log.take(times["first_step"], times["us"])
         return leader
 
