@@ -177,26 +177,33 @@ json tensors_of(const replay::JobTrace& trace) {
   return list;
 }
 
+struct TrafficSum {
+  double bytes = 0, rtt_us = 0;
+  std::uint64_t resent = 0;
+  TimeUs from_us = 0;
+};
+using TrafficByPeriod = std::map<TimeUs, TrafficSum>;  // by its end
+
+// What the node sent to all others, by link.
+std::map<std::uint16_t, TrafficByPeriod> traffic_by_link(const trace::NodeTrace& trace) {
+  std::map<std::uint16_t, TrafficByPeriod> links;
+  for (const auto& record : trace.records) {
+    if (record.kind() != trace::TraceKind::kTraffic) continue;
+    const auto traffic = record.as<trace::TrafficTrace>();
+    TrafficSum& sum = links[traffic.link][record.end_us()];
+    sum.bytes += static_cast<double>(traffic.sent_bytes);
+    sum.rtt_us = std::max(sum.rtt_us, static_cast<double>(traffic.rtt_us));
+    sum.resent += traffic.resent;
+    sum.from_us = record.begin_us();
+  }
+  return links;
+}
+
 // What each node sent over each link, ten times a second.
 json traffic_of(const replay::JobTrace& trace, TimeUs origin_us) {
-  struct Sum {
-    double bytes = 0, rtt_us = 0;
-    std::uint64_t resent = 0;
-    TimeUs from_us = 0;
-  };
   json series = json::array();
-  for (const auto& node : trace.nodes) {
-    std::map<std::uint16_t, std::map<TimeUs, Sum>> links;  // by the end of the period
-    for (const auto& record : node.trace.records) {
-      if (record.kind() != trace::TraceKind::kTraffic) continue;
-      const auto traffic = record.as<trace::TrafficTrace>();
-      Sum& sum = links[traffic.link][record.end_us()];
-      sum.bytes += static_cast<double>(traffic.sent_bytes);
-      sum.rtt_us = std::max(sum.rtt_us, static_cast<double>(traffic.rtt_us));
-      sum.resent += traffic.resent;
-      sum.from_us = record.begin_us();
-    }
-    for (const auto& [link, periods] : links) {
+  for (const auto& node : trace.nodes)
+    for (const auto& [link, periods] : traffic_by_link(node.trace)) {
       const auto& names = node.trace.header.links;
       json columns = {{"node", node.trace.header.node},
                       {"link", link < names.size() ? names[link] : "?"},
@@ -213,7 +220,6 @@ json traffic_of(const replay::JobTrace& trace, TimeUs origin_us) {
       }
       series.push_back(std::move(columns));
     }
-  }
   return series;
 }
 

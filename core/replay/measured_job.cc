@@ -260,15 +260,9 @@ Error because_of(Error error, const std::vector<std::string>& problems) {
   return error;
 }
 
-Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>& problems) {
-  const AlignedNode* const leader = job.leader();
-  if (leader == nullptr)
-    return fail(ErrorKind::kInvalid, "the trace of node 0, which led the job, is missing",
-                "put its file into the folder, too");
-  const TraceGroup* const group = largest_group(leader->trace);
-  if (group == nullptr)
-    return fail(ErrorKind::kInvalid, "the trace of node 0 has no gradients", "trace some steps of the training");
-  const auto steps = steps_of(leader->trace, *group, 0);
+// The steps of the leader's first worker, if replay can do with them.
+Result<std::vector<WorkerStep>> usable_steps(const trace::NodeTrace& leader, const TraceGroup& group) {
+  auto steps = steps_of(leader, group, 0);
   if (steps.size() < kLeastSteps)
     return fail(ErrorKind::kInvalid,
                 "the trace has " + std::to_string(steps.size()) +
@@ -276,36 +270,57 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
                 "trace more steps");
   if (!all_handed_in(steps))
     return fail(ErrorKind::kInvalid, "some gradients were handed in in none of the traced steps", "trace more steps");
-  MeasuredJob measured;
-  measured.options = leader->trace.header.options;
-  name_unknown_options(measured.options, problems);
-  name_stages_of_host(steps, problems);
-  measured.profile.model = leader->trace.header.job;
-  measured.profile.source = "trace";
-  measured.overlaps_forward = overlap_forward(steps);
+  return steps;
+}
+
+void measure_buckets(const trace::NodeTrace& leader, const TraceGroup& group, const std::vector<WorkerStep>& steps,
+                     MeasuredJob& measured) {
   measured.rest_us = rest_of(steps);
-  measured.profile.buckets = buckets_of(steps, *group, measured.rest_us);
-  measured.tensors = std::make_shared<const TensorTimes>(
-      tensor_times(leader->trace, *group, measured.profile.buckets, measured.rest_us));
-  measured.other_buckets = other_buckets_of(leader->trace, *measured.tensors);
-  measured.profile.links = measured_links(job, problems);
-  measured.profile.codecs = codecs_of(leader->trace);
-  if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
-  for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);
-  measure_policy(leader->trace, *group, steps, measured, problems);
-  measured.memories = step_memories(job, problems);
-  measured.has_own_codecs = has_own_codecs(leader->trace);
-  measured.node_count = job.node_count();
-  measured.links = common_links(job);
-  measured.local_sums = local_sums_of(leader->trace);
-  measured.busiest_host = busiest_host_of(job);
-  const double compute_us = measured.profile.compute_us();
-  const double factor = jitter_factor(measured.profile);
+  measured.profile.buckets = buckets_of(steps, group, measured.rest_us);
+  measured.tensors =
+      std::make_shared<const TensorTimes>(tensor_times(leader, group, measured.profile.buckets, measured.rest_us));
+  measured.other_buckets = other_buckets_of(leader, *measured.tensors);
+}
+
+void measure_nodes(const JobTrace& job, MeasuredJob& measured) {
+  const double compute_us = measured.profile.compute_us(), factor = jitter_factor(measured.profile);
   for (const auto& node : job.nodes) {
     const NodePace pace = pace_of(node, compute_us);
     measured.spreads.push_back(pace.spread);
     measured.nodes.push_back({.slowdown = pace.slowdown, .jitter = std::min(kMostJitter, pace.spread * factor)});
   }
+}
+
+Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>& problems) {
+  if (job.leader() == nullptr)
+    return fail(ErrorKind::kInvalid, "the trace of node 0, which led the job, is missing",
+                "put its file into the folder, too");
+  const trace::NodeTrace& leader = job.leader()->trace;
+  const TraceGroup* const group = largest_group(leader);
+  if (group == nullptr)
+    return fail(ErrorKind::kInvalid, "the trace of node 0 has no gradients", "trace some steps of the training");
+  const auto steps = usable_steps(leader, *group);
+  if (!steps) return tl::unexpected(steps.error());
+  MeasuredJob measured;
+  measured.options = leader.header.options;
+  name_unknown_options(measured.options, problems);
+  name_stages_of_host(*steps, problems);
+  measured.profile.model = leader.header.job;
+  measured.profile.source = "trace";
+  measured.overlaps_forward = overlap_forward(*steps);
+  measure_buckets(leader, *group, *steps, measured);
+  measured.profile.links = measured_links(job, problems);
+  measured.profile.codecs = codecs_of(leader);
+  if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
+  for (const WorkerStep& step : *steps) measured.steps_us.push_back(step.whole_us);
+  measure_policy(leader, *group, *steps, measured, problems);
+  measured.memories = step_memories(job, problems);
+  measured.has_own_codecs = has_own_codecs(leader);
+  measured.node_count = job.node_count();
+  measured.links = common_links(job);
+  measured.local_sums = local_sums_of(leader);
+  measured.busiest_host = busiest_host_of(job);
+  measure_nodes(job, measured);
   return measured;
 }
 

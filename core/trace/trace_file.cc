@@ -151,47 +151,54 @@ std::size_t bytes_in_memory(const TraceGroup& group) {
   return bytes;
 }
 
+// Enumerations have values that are known. Payloads without any are all plausible.
+bool is_plausible(const StageTrace& stage) {
+  return stage.stage == static_cast<std::uint32_t>(model::Stage::kForward) ||
+         stage.stage == static_cast<std::uint32_t>(model::Stage::kBackward);
+}
+
+bool is_plausible(const OrderTrace& order) {
+  const bool is_codec = order.codec < model::kMaxCodecs || order.codec == model::kWithResiduals;
+  return order.half <= static_cast<std::uint8_t>(model::AllReduceHalf::kAllGather) && is_codec;
+}
+
+bool is_plausible(const TransferTrace& transfer) {
+  return transfer.stage > 0 && transfer.stage <= static_cast<std::uint16_t>(kLastTransferStage);
+}
+
+bool is_plausible(const MemoryTrace& memory) {
+  return memory.part > 0 && memory.part <= static_cast<std::uint16_t>(kLastMemoryPart);
+}
+
+bool is_plausible(const PolicyTrace& policy) {
+  const auto id = static_cast<PolicyId>(policy.policy);
+  const bool is_known = std::ranges::find(kPolicyTraits, id, &PolicyTraits::id) != kPolicyTraits.end();
+  return is_known && policy.reason > 0 && policy.reason <= static_cast<std::uint8_t>(model::kLastPolicyReason);
+}
+
+bool is_plausible(const CpuTrace& cpu) {
+  return cpu.thread > 0 && cpu.thread <= static_cast<std::uint16_t>(model::kLastDaemonThread);
+}
+
+bool is_plausible(const SegmentTrace& segment) {
+  const bool is_part = segment.part > 0 && segment.part <= static_cast<std::uint8_t>(model::kLastSegmentPart);
+  return is_part && segment.is_sent <= 1 && segment.is_server <= 1;
+}
+
+bool is_plausible(const ClockTrace& clock) { return clock.leader_us >= 0 && clock.leader_us <= kLongestUs; }
+
 bool is_plausible(const TraceRecord& record) {
   if (record.kind() == TraceKind::kNone || record.kind() > kLastTraceKind) return false;
   if (record.begin_us() < 0 || record.end_us() < record.begin_us() || record.end_us() > kLongestUs) return false;
   switch (record.kind()) {
-    case TraceKind::kStage: {
-      const auto stage = record.as<StageTrace>().stage;
-      return stage == static_cast<std::uint32_t>(model::Stage::kForward) ||
-             stage == static_cast<std::uint32_t>(model::Stage::kBackward);
-    }
-    case TraceKind::kOrder: {
-      const auto order = record.as<OrderTrace>();
-      const bool is_codec = order.codec < model::kMaxCodecs || order.codec == model::kWithResiduals;
-      return order.half <= static_cast<std::uint8_t>(model::AllReduceHalf::kAllGather) && is_codec;
-    }
-    case TraceKind::kTransfer: {
-      const auto stage = record.as<TransferTrace>().stage;
-      return stage > 0 && stage <= static_cast<std::uint16_t>(kLastTransferStage);
-    }
-    case TraceKind::kMemory: {
-      const auto part = record.as<MemoryTrace>().part;
-      return part > 0 && part <= static_cast<std::uint16_t>(kLastMemoryPart);
-    }
-    case TraceKind::kPolicy: {
-      const auto policy = record.as<PolicyTrace>();
-      const bool is_known = std::ranges::find(kPolicyTraits, static_cast<PolicyId>(policy.policy), &PolicyTraits::id) !=
-                            kPolicyTraits.end();
-      return is_known && policy.reason > 0 && policy.reason <= static_cast<std::uint8_t>(model::kLastPolicyReason);
-    }
-    case TraceKind::kCpu: {
-      const auto thread = record.as<CpuTrace>().thread;
-      return thread > 0 && thread <= static_cast<std::uint16_t>(model::kLastDaemonThread);
-    }
-    case TraceKind::kSegment: {
-      const auto segment = record.as<SegmentTrace>();
-      const bool is_part = segment.part > 0 && segment.part <= static_cast<std::uint8_t>(model::kLastSegmentPart);
-      return is_part && segment.is_sent <= 1 && segment.is_server <= 1;
-    }
-    case TraceKind::kClock: {
-      const auto leader_us = record.as<ClockTrace>().leader_us;
-      return leader_us >= 0 && leader_us <= kLongestUs;
-    }
+    case TraceKind::kStage: return is_plausible(record.as<StageTrace>());
+    case TraceKind::kOrder: return is_plausible(record.as<OrderTrace>());
+    case TraceKind::kTransfer: return is_plausible(record.as<TransferTrace>());
+    case TraceKind::kMemory: return is_plausible(record.as<MemoryTrace>());
+    case TraceKind::kPolicy: return is_plausible(record.as<PolicyTrace>());
+    case TraceKind::kCpu: return is_plausible(record.as<CpuTrace>());
+    case TraceKind::kSegment: return is_plausible(record.as<SegmentTrace>());
+    case TraceKind::kClock: return is_plausible(record.as<ClockTrace>());
     default: return true;
   }
 }
