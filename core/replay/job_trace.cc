@@ -17,19 +17,18 @@ constexpr std::size_t kMostNamed = 8;  // missing nodes
 
 using Key = std::pair<std::string, std::uint64_t>;  // a job, and its incarnation
 
-Key key_of(const trace::NodeTrace& trace) { return {trace.header.job, trace.header.incarnation}; }
+Key key_of(const trace::TraceHeader& header) { return {header.job, header.incarnation}; }
 
 // Process sets write into the folder of the job that they belong to. Without its files they count as jobs of their own.
-bool is_set_of_another(const trace::NodeTrace& trace, const std::vector<trace::NodeTrace>& traces) {
-  const std::string job = model::job_of_set(trace.header.job);
-  return !job.empty() &&
-         std::ranges::any_of(traces, [&](const trace::NodeTrace& other) { return other.header.job == job; });
+bool is_set_of_another(const trace::TraceHeader& header, const std::vector<trace::TraceHeader>& headers) {
+  const std::string job = model::job_of_set(header.job);
+  return !job.empty() && std::ranges::find(headers, job, &trace::TraceHeader::job) != headers.end();
 }
 
 // Which run counts. A run of a process set does not, if its job is here. A run with the leader's file comes before a run without it. Then
 // the newest run counts, by the leader's clock of day, or by that of any file if the leader's is missing. Of runs of one age, as all runs
 // of older versions are, the run with most nodes counts. An incarnation is random, so it tells nothing of age.
-Key newest_run(const std::vector<trace::NodeTrace>& traces) {
+Key newest_run(const std::vector<trace::TraceHeader>& headers) {
   struct Run {
     bool has_leader = false;
     std::uint64_t begun_s = 0;
@@ -37,12 +36,11 @@ Key newest_run(const std::vector<trace::NodeTrace>& traces) {
     auto operator<=>(const Run&) const = default;
   };
   std::map<Key, Run> runs;
-  for (const auto& trace : traces) {
-    if (is_set_of_another(trace, traces)) continue;
-    Run& run = runs[key_of(trace)];
-    const bool is_leader = trace.header.node == 0;
-    if (is_leader || !run.has_leader)
-      run.begun_s = is_leader ? trace.header.begun_s : std::max(run.begun_s, trace.header.begun_s);
+  for (const auto& header : headers) {
+    if (is_set_of_another(header, headers)) continue;
+    Run& run = runs[key_of(header)];
+    const bool is_leader = header.node == 0;
+    if (is_leader || !run.has_leader) run.begun_s = is_leader ? header.begun_s : std::max(run.begun_s, header.begun_s);
     run.has_leader = run.has_leader || is_leader;
     ++run.nodes;
   }
@@ -74,7 +72,7 @@ Interval interval_of(const trace::NodeTrace& trace) {
 // What the leader's trace tells of each other node's clock, by the place of the node's trace.
 std::vector<std::vector<ClockBound>> bounds_by_leader(const std::vector<trace::NodeTrace>& traces, const Key& key) {
   std::vector<std::vector<ClockBound>> bounds(traces.size());
-  const auto is_of = [&](const trace::NodeTrace& trace) { return key_of(trace) == key; };
+  const auto is_of = [&](const trace::NodeTrace& trace) { return key_of(trace.header) == key; };
   const auto leader = std::ranges::find_if(
       traces, [&](const trace::NodeTrace& trace) { return is_of(trace) && trace.header.node == 0; });
   if (leader == traces.end()) return bounds;
@@ -94,6 +92,19 @@ Result<AlignedNode> aligned(trace::NodeTrace trace, std::span<const ClockBound> 
     record = record.at(begin_us, std::max(begin_us, node.clock.to_leader(record.end_us())));
   }
   return node;
+}
+
+// Leaves out what a computer could not do. Returns what is wrong with the trace.
+std::vector<std::string> limited(trace::NodeTrace& trace, std::size_t most_entries) {
+  std::vector<std::string> problems = trace.problems;
+  if (trace.lost > 0) problems.push_back(std::to_string(trace.lost) + " records were not written");
+  if (std::string problem = limit_work(trace, most_entries); !problem.empty()) problems.push_back(std::move(problem));
+  return problems;
+}
+
+std::string jumps(const ClockMap& clock) {
+  return ": " + std::to_string(clock.contradicting) +
+         " answers of the leader's clock contradict the others, and do not count: a clock may have jumped";
 }
 
 // Dumps of a node may be older than the leader's: it could not write a newer one.
@@ -124,32 +135,66 @@ std::string missing_nodes(const std::map<std::uint32_t, AlignedNode>& nodes, std
          (all > kMostNamed ? ", ..." : "");
 }
 
+Result<std::vector<std::string>> paths_of_traces(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.path().extension() == ".trace") paths.push_back(entry.path().string());
+  if (error) return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message());
+  if (paths.empty())
+    return fail(ErrorKind::kInvalid, "the folder " + folder + " has no file NAME.trace",
+                "train with DEFT_TRACE=" + folder + ", and copy the files of all nodes into one folder");
+  std::ranges::sort(paths);
+  return paths;
+}
+
+std::string name_of(const std::string& path) { return std::filesystem::path(path).filename().string(); }
+
+// The files of the run that counts. Those of others are not read, lest they take the time and the memory of those that count.
+std::vector<std::string> of_newest_run(std::vector<std::string> paths, std::vector<std::string>& problems) {
+  std::vector<trace::TraceHeader> headers;
+  std::erase_if(paths, [&](const std::string& path) {
+    auto glance = trace::glance_at_trace(path);
+    if (glance)
+      headers.push_back(std::move(glance->header));
+    else
+      problems.push_back(glance.error().message());
+    return !glance;
+  });
+  if (paths.empty()) return paths;
+  const Key key = newest_run(headers);
+  std::vector<std::string> counted;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    if (key_of(headers[i]) == key)
+      counted.push_back(std::move(paths[i]));
+    else
+      problems.push_back(name_of(paths[i]) + why_left_out(headers[i], key.first));
+  }
+  return counted;
+}
+
 }  // namespace
 
 Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vector<std::string>& names) {
   if (traces.empty()) return fail(ErrorKind::kInvalid, "there is no trace");
-  const Key key = newest_run(traces);
+  std::vector<trace::TraceHeader> headers;
+  for (const auto& trace : traces) headers.push_back(trace.header);
+  const Key key = newest_run(headers);
   JobTrace job;
   std::map<std::uint32_t, AlignedNode> nodes;
   std::uint32_t expected = 0;
   const auto bounds = bounds_by_leader(traces, key);
   for (std::size_t i = 0; i < traces.size(); ++i) {
-    if (key_of(traces[i]) != key) {
+    if (key_of(traces[i].header) != key) {
       job.problems.push_back(names[i] + why_left_out(traces[i].header, key.first));
       continue;
     }
-    for (const auto& problem : traces[i].problems) job.problems.push_back(names[i] + ": " + problem);
-    if (traces[i].lost > 0)
-      job.problems.push_back(names[i] + ": " + std::to_string(traces[i].lost) + " records were not written");
-    if (const std::string problem = limit_work(traces[i], kMostEntries / traces.size()); !problem.empty())
+    for (const auto& problem : limited(traces[i], kMostEntries / traces.size()))
       job.problems.push_back(names[i] + ": " + problem);
     const std::uint32_t number = traces[i].header.node;
     expected = std::max(expected, traces[i].header.nodes);
     auto node = aligned(std::move(traces[i]), bounds[i]);
-    if (node && node->clock.contradicting > 0)
-      job.problems.push_back(
-          names[i] + ": " + std::to_string(node->clock.contradicting) +
-          " answers of the leader's clock contradict the others, and do not count: a clock may have jumped");
+    if (node && node->clock.contradicting > 0) job.problems.push_back(names[i] + jumps(node->clock));
     if (!node)
       job.problems.push_back(names[i] + " is left out: " + node.error().message());
     else if (!nodes.emplace(number, std::move(*node)).second)
@@ -163,25 +208,20 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
 }
 
 Result<JobTrace> read_job(const std::string& folder) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
-    if (entry.path().extension() == ".trace") paths.push_back(entry.path().string());
-  if (error) return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message());
-  if (paths.empty())
-    return fail(ErrorKind::kInvalid, "the folder " + folder + " has no file NAME.trace",
-                "train with DEFT_TRACE=" + folder + ", and copy the files of all nodes into one folder");
-  std::ranges::sort(paths);
+  auto paths = paths_of_traces(folder);
+  if (!paths) return tl::unexpected(paths.error());
+  std::vector<std::string> problems;
+  *paths = of_newest_run(std::move(*paths), problems);
   std::vector<trace::NodeTrace> traces;
-  std::vector<std::string> names, problems;
-  for (const auto& path : paths) {
-    auto trace = trace::read_trace(path, kMostJobRecords / paths.size());
+  std::vector<std::string> names;
+  for (const auto& path : *paths) {
+    auto trace = trace::read_trace(path, kMostJobRecords / paths->size());
     if (!trace) {
       problems.push_back(trace.error().message());
       continue;
     }
     traces.push_back(std::move(*trace));
-    names.push_back(std::filesystem::path(path).filename().string());
+    names.push_back(name_of(path));
   }
   if (traces.empty()) return fail(ErrorKind::kInvalid, "no trace in " + folder + " can be read", problems.front());
   auto job = join_nodes(std::move(traces), names);

@@ -40,7 +40,7 @@ struct JobTrace {
   }
 };
 
-// All files of a folder together have at most so many records in memory (1 GB), each the same share.
+// All files of the run that counts have together at most so many records in memory (1 GB), each the same share.
 inline constexpr std::size_t kMostJobRecords = 16U << 20U;
 
 // kInvalid if the folder has no usable trace.

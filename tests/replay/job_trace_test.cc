@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <string>
 
 #include "core/replay/launches.h"
@@ -156,6 +158,36 @@ TEST(JobTrace, RecordsThatStandForMoreThanAComputerCanDoAreLeftOut) {
     EXPECT_GT(job->nodes[0].trace.records.size(), 500U);
     EXPECT_THAT(launches_of(job->nodes[0].trace), IsEmpty());
   }
+}
+
+// 64 of them, read as if they counted, would leave room for a quarter of a million records of the job.
+TEST(JobTrace, FilesOfOtherJobsTakeNoRoomFromTheJob) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / ("deft-job-trace-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  const auto opened = trace::TraceFolder::open(folder.string(), trace::TraceFolder::Make::kLast);
+  ASSERT_TRUE(opened) << opened.error().message();
+  const auto write = [&](const std::string& name, const NodeTrace& trace) {
+    auto writer = trace::TraceWriter::create(*opened, name + ".trace", trace.header);
+    ASSERT_TRUE(writer) << writer.error().message();
+    EXPECT_TRUE((*writer)->records(trace.records));
+    EXPECT_TRUE((*writer)->finish(0));
+  };
+  constexpr std::size_t kMany = kMostJobRecords / 64 + 1000;
+  auto large = of_job("large", node_of_day(20, 0, 5));
+  large.header.nodes = 1;
+  while (large.records.size() < kMany) {
+    const auto at_us = static_cast<TimeUs>(1'000'000 + large.records.size());
+    large.records.emplace_back(at_us, at_us, StageTrace{.worker = 0, .stage = 1, .step = large.records.size()});
+  }
+  write("large", large);
+  for (int i = 0; i < 64; ++i) write("old" + std::to_string(i), of_job("old", node_of_day(10, 0, 100 + i)));
+  const auto job = read_job(folder.string());
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(job) << job.error().message();
+  ASSERT_EQ(job->nodes.size(), 1U);
+  EXPECT_EQ(job->nodes[0].trace.records.size(), large.records.size());
+  EXPECT_EQ(job->problems.size(), 64U);
+  EXPECT_THAT(job->problems, testing::Each(HasSubstr("is of the job 'old', and is left out beside 'large'")));
 }
 
 TEST(JobTrace, AFolderWithoutTracesIsAnErrorThatSaysWhatToDo) {
