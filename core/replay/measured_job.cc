@@ -320,6 +320,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.links = common_links(job);
   measured.local_sums = local_sums_of(leader);
   measured.busiest_host = busiest_host_of(job);
+  measured.core_waits = core_waits_of(job, measured.profile.links);
   measure_nodes(job, measured);
   return measured;
 }

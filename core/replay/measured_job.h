@@ -20,6 +20,7 @@
 
 #include "core/base/config.h"
 #include "core/base/status.h"
+#include "core/replay/core_waits.h"
 #include "core/replay/job_trace.h"
 #include "core/replay/launches.h"
 #include "core/replay/measured_buckets.h"
@@ -54,6 +55,7 @@ struct MeasuredJob {
   std::vector<StepMemory> memories;   // of the workers that have told
   LocalSums local_sums = {};
   BusiestHost busiest_host = {};
+  CoreWaits core_waits = {};  // with which replay corrects the nodes, if there are fewer parts than in the trace
   // The choice of `auto` that was in force in most of the traced steps. Empty: the trace does not tell, or the job had another policy. Its
   // sizes are empty if they are those of the options. If the policy changed, steps_us has only the steps under this choice.
   std::optional<sched::PolicyChoice> in_force = {};

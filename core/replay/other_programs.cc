@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/replay/causes.h"
+#include "core/replay/daemon_cpu.h"
 #include "core/replay/quantiles.h"
 #include "core/trace/cores_trace.h"
 
@@ -15,6 +16,7 @@ constexpr double kWaiting = 0.05;  // of the time, that workers lose noticeably
 
 struct Measured {
   double us = 0, busy_us = 0, own_us = 0, core_us = 0, waited_us = 0, worker_us = 0;
+  double daemon_us = 0;
   std::uint64_t which = 0;  // cores
 };
 
@@ -33,6 +35,17 @@ Measured measured_on(const trace::NodeTrace& trace, TimeUs from_us) {
   return sum;
 }
 
+// By place in job.nodes.
+std::vector<Measured> measured_on_all(const JobTrace& job, TimeUs from_us) {
+  std::vector<Measured> nodes;
+  for (const auto& node : job.nodes) nodes.push_back(measured_on(node.trace, from_us));
+  for (const ThreadUse& use : thread_uses(job))
+    if (use.thread == model::DaemonThread::kAll)
+      for (std::size_t n = 0; n < nodes.size(); ++n)
+        if (job.nodes[n].trace.header.node == use.node) nodes[n].daemon_us = use.share * nodes[n].us;
+  return nodes;
+}
+
 double share_of(double part, double whole) { return whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0; }
 
 }  // namespace
@@ -40,20 +53,21 @@ double share_of(double part, double whole) { return whole > 0 ? std::clamp(part 
 bool CoreShares::is_short() const { return waiting >= kWaiting; }
 
 std::vector<std::optional<CoreShares>> shares_of_cores(const JobTrace& job, TimeUs from_us) {
-  std::vector<Measured> nodes;
-  for (const auto& node : job.nodes) nodes.push_back(measured_on(node.trace, from_us));
+  const std::vector<Measured> nodes = measured_on_all(job, from_us);
   std::vector<std::optional<CoreShares>> shares(nodes.size());
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     const Measured& node = nodes[n];
     if (node.core_us <= 0) continue;
-    double own_us = 0;
+    double own_us = 0, daemon_us = 0;
     for (std::size_t other = 0; other < nodes.size(); ++other) {
       const bool is_same_host = job.nodes[other].trace.header.host == job.nodes[n].trace.header.host;
-      if (nodes[other].us > 0 && is_same_host && (nodes[other].which & node.which) != 0)
-        own_us += nodes[other].own_us * node.us / nodes[other].us;  // the records may be of other times
+      if (nodes[other].us <= 0 || !is_same_host || (nodes[other].which & node.which) == 0) continue;
+      const double times = node.us / nodes[other].us;  // the records may be of other times
+      own_us += nodes[other].own_us * times, daemon_us += nodes[other].daemon_us * times;
     }
     shares[n] = {.others = share_of(node.busy_us - own_us, node.core_us),
-                 .waiting = share_of(node.waited_us, node.worker_us)};
+                 .waiting = share_of(node.waited_us, node.worker_us),
+                 .daemons = share_of(daemon_us, node.busy_us)};
   }
   return shares;
 }

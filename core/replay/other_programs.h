@@ -19,6 +19,7 @@ namespace deft::replay {
 struct CoreShares {
   double others = 0;   // share of the node's cores that other programs took
   double waiting = 0;  // share of the time in which a worker's main thread had no core
+  double daemons = 0;  // share of what ran on these cores that was the work of the job's daemons
 
   // True if the workers had too few cores. Other programs on idle ones disturb nobody, nor do those of low priority.
   [[nodiscard]] bool is_short() const;

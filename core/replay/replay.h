@@ -4,7 +4,8 @@
 //   auto then = replay(measured, {.policy = "knapsack", .straggler = false});
 //   now->step_us_p50, now->measured_step_us_p50
 //
-// The scheduler's own code runs in the simulator (core/sim), on the times of the trace. So replay decides as training does.
+// The scheduler's own code runs in the simulator (core/sim), on the times of the trace. So replay decides as training does. If it sends
+// fewer parts than in the trace, the daemons leave the workers more of their cores (core_waits.h).
 #pragma once
 
 #include <cstdint>
