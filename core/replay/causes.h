@@ -42,7 +42,7 @@ std::vector<Cause> slow_workers(const Evidence& evidence);
 // A node whose steps vary more than those of the others; or all nodes vary, so that each step waits for another one. The gain is of
 // the mean step, because the usual one may hide it.
 std::vector<Cause> unsteady_workers(const Evidence& evidence);
-// Names the nodes whose traces have too few steps for that.
+// Names the nodes whose traces have too few steps for that, or says that all of them have too few steps in common.
 std::vector<std::string> uncompared_nodes(const JobTrace& job);
 // A node's NIC, or one direction between two nodes, below the rate of the others.
 std::vector<Cause> slow_links(const Evidence& evidence);

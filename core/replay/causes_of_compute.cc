@@ -244,10 +244,16 @@ std::vector<Cause> slow_workers(const Evidence& evidence) {
 
 std::vector<std::string> uncompared_nodes(const JobTrace& job) {
   std::vector<std::string> notes;
+  if (job.nodes.size() < 2) return notes;
   for (const auto& node : job.nodes)
-    if (const auto steps = steps_of_node(node).size(); job.nodes.size() > 1 && steps < kLeastSteps)
+    if (const auto steps = steps_of_node(node).size(); steps < kLeastSteps)
       notes.push_back("node" + std::to_string(node.trace.header.node) + " has " + std::to_string(steps) +
                       " whole steps in its trace, too few to compare its compute");
+  std::size_t common = 0;
+  for (const auto& steps : common_steps(job)) common = std::max(common, steps.size());
+  if (notes.empty() && common < kLeastSteps)
+    notes.push_back("the traces of the nodes have " + std::to_string(common) +
+                    " whole steps in common, too few to compare their compute");
   return notes;
 }
 

@@ -86,6 +86,22 @@ TEST(Promises, NodesAreComparedInStepsThatAllOfThemHave) {
   EXPECT_THAT(unknown.notes, testing::Contains(HasSubstr("too few to compare its compute")));
 }
 
+// The steps of one node have other numbers, so nobody sees which node is slow.
+TEST(Promises, NodesThatHaveNoStepsInCommonAreNamed) {
+  auto job = traced_simulation(even_profile(12, 400'000, 0.002), "fifo", {.steps = 30, .nodes = {{}, {}, {1.4, 0}}});
+  EXPECT_EQ(explained(job).causes.front().cause, "slow-worker");
+  EXPECT_THAT(explained(job).notes, testing::Not(testing::Contains(HasSubstr("in common"))));
+  for (auto& record : job.nodes[2].trace.records) {
+    if (record.kind() != trace::TraceKind::kStage) continue;
+    auto stage = record.as<trace::StageTrace>();
+    stage.step += 1000;
+    record = trace::TraceRecord(record.begin_us(), record.end_us(), stage);
+  }
+  const auto unknown = explained(job);
+  EXPECT_NE(unknown.causes.front().cause, "slow-worker");
+  EXPECT_THAT(unknown.notes, testing::Contains(HasSubstr("have 0 whole steps in common, too few to compare")));
+}
+
 // Every step takes 100 ms. A transfer ends 20 ms later on node 1, so that begins its next step so much later, and computes no longer.
 TEST(Promises, ANodeThatIsLateBecauseItsTransferEndsLaterIsNotSlow) {
   const auto profile = even_profile(1, 8'000'000, 0.005);
