@@ -123,6 +123,28 @@ def test_a_browser_draws_the_page_and_a_comparison(traces, tmp_path):
     assert f"{len(data['buckets'])} of {len(data['buckets'])} buckets are not compared" in dom
 
 
+def with_data(text: str, data: dict) -> str:
+    """The same page of other data."""
+    before, mark, rest = text.partition('<script id="data" type="application/json">')
+    return before + mark + json.dumps(data) + rest[rest.index("</script>") :]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium")
+def test_a_page_of_very_many_buckets_does_not_stand_still(traces, tmp_path):
+    page = tmp_path / "page.html"
+    same = str(traces / "bytescheduler")
+    text = report(same, "--with", same, "-o", str(page), "--budget", "0s")
+    data = data_of(text)
+    like = data["buckets"][0]
+    data["buckets"] = [like | {"bucket": bucket, "path_ms": bucket / 1e3} for bucket in range(150_000)]
+    data["other"]["buckets"] = data["buckets"]
+    page.write_text(with_data(text, data))
+    dom = drawn_by_browser(page).partition("<script")[0]
+    assert "The first 500 of 150000 rows" in dom
+    assert dom.partition('id="bucket-table"')[2].partition("</table>")[0].count("<tr") == 1 + 500
+    assert "bucket 7 on links" in dom and "not compared" not in dom
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium")
 def test_a_page_says_which_steps_of_a_long_trace_it_draws(traces, tmp_path):
     """The trace is not that long: the page is told that it had room for two steps."""
@@ -133,8 +155,7 @@ def test_a_page_says_which_steps_of_a_long_trace_it_draws(traces, tmp_path):
     steps = [[data["steps"][0][column][at] for column in ("step", "begin", "ms")] for at in (5, 15)]
     drawn = [[step, begin, round(1000 * ms)] for step, begin, ms in steps]
     data["drawn"] = {"all": False, "cut": False, "steps": drawn, "of": STEPS - 3}
-    before, mark, rest = text.partition('<script id="data" type="application/json">')
-    page.write_text(before + mark + json.dumps(data) + rest[rest.index("</script>") :])
+    page.write_text(with_data(text, data))
     dom = drawn_by_browser(page)
     assert f"Of {STEPS - 3} steps 2 are drawn, each as a whole and on all nodes" in dom
     for bucket in range(len(data["buckets"])):

@@ -101,9 +101,11 @@ function showLinks(data) {
 
 // ---- tables
 
+const MOST_ROWS = 500;  // of a table: a job may have 100,000 buckets, and a browser would stand still over so many rows
+
 function table(id, columns, rows, chosen) {
   const place = element(id), head = made("tr"), body = made("tbody");
-  const fill = (list) => body.replaceChildren(...list.map((row) => {
+  const fill = (list) => body.replaceChildren(...list.slice(0, MOST_ROWS).map((row) => {
     const line = made("tr", undefined, chosen && chosen(row) ? "chosen" : "");
     for (const column of columns) {
       const cell = made("td", column.text(row), column.number ? "n" : "");
@@ -128,6 +130,8 @@ function table(id, columns, rows, chosen) {
   const top = made("thead");
   top.append(head);
   place.replaceChildren(top, body);
+  if (rows.length > MOST_ROWS)
+    place.prepend(made("caption", `The first ${MOST_ROWS} of ${rows.length} rows. A click on a heading sorts all of them.`));
   fill(rows);
 }
 
@@ -135,7 +139,7 @@ const numeric = (name, key, text) => ({ name, key, number: true, text: (row) => 
 const ms = (value) => value.toFixed(2);
 
 function showBuckets(data) {
-  const most = Math.max(...data.buckets.map((row) => row.path_ms), 1e-9);
+  const most = data.buckets.reduce((longest, row) => Math.max(longest, row.path_ms), 1e-9);
   table("bucket-table", [
     numeric("bucket", (row) => row.bucket, String),
     { name: "layers", key: (row) => row.tensors, text: (row) => row.tensors },
@@ -153,7 +157,7 @@ function showBuckets(data) {
       { name: "tensor", key: (row) => row.tensor, text: (row) => row.tensor },
       numeric("size", (row) => row.bytes, bytesText),
       { name: "buckets", key: (row) => row.buckets[0] ?? -1, text: (row) => row.buckets.join(", ") },
-    ], data.tensors.filter((row) => row.tensor.toLowerCase().includes(word)).slice(0, 500));
+    ], data.tensors.filter((row) => row.tensor.toLowerCase().includes(word)));
   };
   element("tensor-search").oninput = showTensors;
   showTensors();
@@ -211,8 +215,12 @@ function showWhatIf(data) {
 function sameBuckets(own, others) {
   const key = (bucket) => JSON.stringify([bucket.tensors, bucket.count, bucket.bytes]);
   const left = new Map();  // pieces of one large layer are alike, and come in the same order
-  for (const bucket of others) left.set(key(bucket), [...(left.get(key(bucket)) || []), bucket]);
-  return own.map((bucket) => [bucket, (left.get(key(bucket)) || []).shift()]).filter(([, other]) => other !== undefined);
+  for (const bucket of [...others].reverse()) {
+    const like = key(bucket);
+    if (!left.has(like)) left.set(like, []);
+    left.get(like).push(bucket);
+  }
+  return own.map((bucket) => [bucket, left.get(key(bucket))?.pop()]).filter(([, other]) => other !== undefined);
 }
 
 function showOther(data) {
