@@ -223,6 +223,7 @@ void print_json(const Outcome& outcome, const nlohmann::json& memory, const std:
   nlohmann::json json = {{"worth_it", outcome.is_taken || outcome.verified},
                          {"settings",
                           {{"policy", found.settings.policy},
+                           {"bucket_bytes", found.settings.bucket_bytes},
                            {"partition_bytes", found.settings.partition_bytes},
                            {"credit_bytes", found.settings.credit_bytes},
                            {"compression", found.settings.compression},
@@ -252,24 +253,8 @@ void print_how_to_train(const OptionValues& options, const std::string& path) {
               as_variables(options).c_str(), path.c_str(), path.c_str(), variables_in_words(options).c_str());
 }
 
-void print(const Outcome& outcome, const std::string& path) {
-  const optimize::Found& found = outcome.found;
-  const double gain = 100 * (1 - found.step_us / found.traced_us);
-  const OptionValues options = found.settings.options(found.traced);
-  if (outcome.is_taken || outcome.verified) {
-    std::printf("%.1f ms a step instead of %.1f ms (%.0f %%) by replay, which errs by %.1f %%:\n", found.step_us / 1000,
-                found.traced_us / 1000, -gain, 100 * found.error);
-    for (const auto& [name, value] : options) std::printf("  %s = %s\n", name.c_str(), value.c_str());
-    if (outcome.is_taken) print_how_to_train(options, path);
-  } else if (found.worth_trying()) {
-    std::printf(
-        "%s would win %.1f %% by replay, too little to be sure of it (%.1f %%): keep the settings, or let --verify "
-        "try them\n",
-        as_variables(options).c_str(), gain, 100 * found.least_promise());
-  } else {
-    std::printf("no settings are faster than the traced ones by more than replay errs (%.1f %%): keep them\n",
-                100 * found.error);
-  }
+void print_passes(const optimize::Found& found) {
+  if (found.passes_asked == 0) std::printf("no pass was asked: the --budget left no time for them\n");
   for (const auto& [name, result] : found.passes) {
     std::printf("pass %s: %zu proposal%s, ", name.c_str(), result.proposals, result.proposals == 1 ? "" : "s");
     if (result.best_us > 0)
@@ -277,6 +262,29 @@ void print(const Outcome& outcome, const std::string& path) {
     else
       std::printf("and the job runs with none of them\n");
   }
+}
+
+void print(const Outcome& outcome, const OptimizeOptions& asked) {
+  const optimize::Found& found = outcome.found;
+  const double gain = 100 * (1 - found.step_us / found.traced_us);
+  const OptionValues options = found.settings.options(found.traced);
+  if (outcome.is_taken || outcome.verified) {
+    std::printf("%.1f ms a step instead of %.1f ms (%.0f %%) by replay, which errs by %.1f %%:\n", found.step_us / 1000,
+                found.traced_us / 1000, -gain, 100 * found.error);
+    for (const auto& [name, value] : options) std::printf("  %s = %s\n", name.c_str(), value.c_str());
+    if (outcome.is_taken) print_how_to_train(options, asked.output);
+  } else if (found.worth_trying()) {
+    std::printf(
+        "%s would win %.1f %% by replay, too little to be sure of it (%.1f %%): keep the settings, or let --verify "
+        "try them\n",
+        as_variables(options).c_str(), gain, 100 * found.least_promise());
+  } else if (found.replays == 0 && outcome.seconds * 1e6 >= static_cast<double>(asked.budget_us)) {
+    std::printf("no settings were tried: the --budget was used up by the replay of the traced job\n");
+  } else {
+    std::printf("no settings are faster than the traced ones by more than replay errs (%.1f %%): keep them\n",
+                100 * found.error);
+  }
+  if (!asked.passes.empty()) print_passes(found);
   std::printf("%zu settings were replayed in %.1f s\n", found.replays, outcome.seconds);
 }
 
@@ -373,7 +381,7 @@ Result<int> run_optimize(Arguments arguments) {
     return is_refuted ? kExitFailed : kExitOk;
   }
   for (const auto& line : outcome->advice) std::printf("%s\n", line.c_str());
-  print(*outcome, options->output);
+  print(*outcome, *options);
   if (!options->running && options->codecs.empty() && !outcome->changes_script) suggest_codec(measured, *outcome);
   if (outcome->verified) print_verified(*outcome->verified);
   for (const ScriptChange& change : *changes)

@@ -59,7 +59,7 @@ bool delays_updates(const std::string& policy) {
 
 double Replays::us(const Settings& settings) {
   if (const auto known = known_.find(settings); known != known_.end()) return known->second;
-  if (time_left_() <= kept_) return 0;
+  if (!have_time()) return 0;
   return known_[settings] = replayed(settings, limits_.speedups.brief_replays);
 }
 

@@ -42,6 +42,7 @@ class Replays {
   void know(const Settings& settings, double us) { known_[settings] = us; }
   // From now on so much of the time must be left.
   void leave(double share) { kept_ = share; }
+  [[nodiscard]] bool have_time() const { return time_left_() > kept_; }
 
   double us(const Settings& settings);
   // The best of the best ones of the kind of `first` (its codec, what that encodes, its links), by whole replays.

@@ -1,7 +1,6 @@
 #include "core/optimize/search.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <set>
 #include <span>
@@ -10,6 +9,9 @@
 #include "core/base/config.h"
 #include "core/base/policy_traits.h"
 #include "core/model/link_names.h"
+#include "core/optimize/climber.h"
+#include "core/optimize/codec_floors.h"
+#include "core/optimize/proposals.h"
 #include "core/optimize/replays.h"
 #include "core/replay/quantiles.h"
 #include "core/replay/replay.h"
@@ -17,21 +19,8 @@
 namespace deft::optimize {
 namespace {
 
-constexpr double kLeastClimb = 0.001;  // a change that wins less is none
 constexpr std::uint64_t kKb = 1024;
-constexpr std::uint64_t kFirstBuckets = 2048 * kKb;  // where the ladder of bucket sizes is entered
-constexpr std::size_t kMostBuckets = 1000;           // of a trace that are a start for other policies
-constexpr std::uint64_t kLeastFloor = 64 * kKb, kMostFloor = 16'384 * kKb;  // of tensors that a codec encodes
-
-using Field = std::uint64_t Settings::*;
-struct Ladder {
-  Field field;
-  std::uint64_t least, most;
-};
-// Buckets are the first, because climb() may leave them out.
-constexpr std::array kLadders = {Ladder{&Settings::bucket_bytes, 64 * kKb, 65'536 * kKb},
-                                 Ladder{&Settings::partition_bytes, 64 * kKb, 16'384 * kKb},
-                                 Ladder{&Settings::credit_bytes, 256 * kKb, 65'536 * kKb}};
+constexpr std::size_t kMostBuckets = 1000;  // of a trace that are a start for other policies
 
 // The job as it is to run: buckets may be cut anew afterwards, unless they are kept.
 replay::MeasuredJob job_within(const replay::MeasuredJob& measured, const SearchLimits& limits) {
@@ -47,53 +36,6 @@ Result<Settings> traced_settings(const replay::MeasuredJob& measured) {
                   .bucket_bytes = 0,
                   .partition_bytes = config->bytes("partition_bytes"),
                   .credit_bytes = config->bytes("credit_bytes")};
-}
-
-Error why_not_replayed(const replay::MeasuredJob& measured) {
-  const auto prediction = replay::replay(measured, {});
-  return prediction ? Error{ErrorKind::kInvalid, "the traced job cannot be replayed", {}, {}} : prediction.error();
-}
-
-// True if another size of parts or credit changes what the policy sends. On one link a policy that keeps the order of readiness
-// neither cuts nor waits.
-bool uses_sizes(const std::string& policy, std::size_t links, const SearchLimits& limits) {
-  if (!limits.speedups.used_sizes_only || links > 1) return true;
-  const PolicyTraits* const traits = find_policy(policy);
-  return traits == nullptr || traits->urgent_first;
-}
-
-// False: the ladder ends.
-bool take_step(Settings& settings, const Ladder& ladder, bool up) {
-  std::uint64_t& value = settings.*ladder.field;
-  value = value == 0 ? kFirstBuckets : up ? value * 2 : value / 2;
-  return value >= ladder.least && value <= ladder.most;
-}
-
-// Some sizes together, in one direction, as long as that helps. True: it did.
-bool climb(Replays& replays, Candidate& best, std::span<const Ladder> ladders, bool up) {
-  bool better = false;
-  while (true) {
-    Settings next = best.settings;
-    for (const Ladder& ladder : ladders)
-      if (!take_step(next, ladder, up)) return better;
-    const double us = replays.us(next);
-    if (us <= 0 || us > best.us * (1 - kLeastClimb)) return better;
-    best = {std::move(next), us};
-    better = true;
-  }
-}
-
-void climb(Replays& replays, Candidate& best, const replay::MeasuredJob& measured, const SearchLimits& limits) {
-  const std::size_t links = best.settings.links.empty() ? measured.profile.links.size() : best.settings.links.size();
-  const std::size_t end = uses_sizes(best.settings.policy, links, limits) ? kLadders.size() : 1;
-  const auto ladders = std::span(kLadders).first(end).subspan(limits.keeps_buckets ? 1 : 0);
-  bool better = true;
-  while (better) {
-    better = false;
-    for (std::size_t count = 1; count <= 2; ++count)  // neighbours on the list depend on each other
-      for (std::size_t first = 0; first + count <= ladders.size(); ++first)
-        for (const bool up : {true, false}) better = climb(replays, best, ladders.subspan(first, count), up) || better;
-  }
 }
 
 // The bucket sizes of the coarse grid; 0: those of the trace.
@@ -126,38 +68,6 @@ std::vector<Candidate> first_candidates(Replays& replays, const replay::Measured
   return candidates;
 }
 
-// The best of the candidates after a climb from each of them, or `best`. One must be faster by this share.
-Candidate best_of(Replays& replays, const std::vector<Candidate>& candidates, const replay::MeasuredJob& measured,
-                  const SearchLimits& limits, Candidate best, double least_gain) {
-  const double least_us = best.us * (1 - least_gain);
-  for (Candidate candidate : candidates) {
-    climb(replays, candidate, measured, limits);
-    if (candidate.us > 0 && candidate.us < std::min(best.us, least_us)) best = std::move(candidate);
-  }
-  return best;
-}
-
-// What the passes propose and climbs from there find, as long as that makes steps shorter.
-Result<Candidate> after_passes(Replays& replays, const replay::MeasuredJob& measured, const SearchLimits& limits,
-                               Candidate best, std::map<std::string, PassResult>& results) {
-  while (true) {
-    const auto proposals = limits.passes(best.settings, best.us);
-    if (!proposals) return tl::unexpected(proposals.error());
-    std::vector<Candidate> candidates;
-    for (const Proposal& proposal : *proposals) {
-      const double us = replays.us(proposal.settings);
-      PassResult& result = results[proposal.pass];
-      ++result.proposals;
-      if (us <= 0) continue;
-      result.best_us = result.best_us > 0 ? std::min(result.best_us, us) : us;
-      candidates.push_back({proposal.settings, us});
-    }
-    Candidate next = best_of(replays, candidates, measured, limits, best, kLeastClimb);
-    if (next.settings == best.settings) return best;
-    best = std::move(next);
-  }
-}
-
 // The same candidates after a change of each of them. The job may not run with some.
 std::vector<Candidate> changed(Replays& replays, std::vector<Candidate> candidates,
                                const std::function<void(Settings&)>& change) {
@@ -183,12 +93,9 @@ std::vector<Candidate> on_links(Replays& replays, std::vector<Candidate> candida
   return candidates;
 }
 
-// A running job keeps its links. An option can name a link only if all nodes call it so, and if no sign of its name means something else in
-// that option or in a flag file.
+// A running job keeps its links.
 bool may_leave_out_links(const replay::MeasuredJob& measured, const SearchLimits& limits) {
-  const auto is_plain = [](const std::string& link) { return link.find_first_of(" ,#=") == std::string::npos; };
-  return !limits.keeps_buckets && measured.profile.links.size() > 1 && !measured.links.empty() &&
-         std::ranges::all_of(measured.links, is_plain);
+  return !limits.keeps_buckets && why_links_stay(measured).empty();
 }
 
 // All but one of the links, and those of one backend alone: all links of another one may be what a policy cannot use.
@@ -205,14 +112,13 @@ std::set<std::vector<std::string>> fewer(const std::vector<std::string>& links) 
 }
 
 // The best with fewer links, then with fewer of these, and so on; or `best`.
-Candidate on_fewer_links(Replays& replays, const std::vector<Candidate>& candidates,
-                         const replay::MeasuredJob& measured, const SearchLimits& limits, Candidate best) {
-  std::vector<std::string> links = links_of(measured);
+Candidate on_fewer_links(const Climber& climber, Replays& replays, const std::vector<Candidate>& candidates,
+                         const SearchLimits& limits, Candidate best, std::vector<std::string> links) {
   while (links.size() > 1) {
     Candidate next = best;
     for (const auto& some : fewer(links)) {
       const auto here = on_links(replays, candidates, limits, best, some);
-      Candidate found = best_of(replays, here, measured, limits, best, kLeastGain);
+      Candidate found = climber.best_of(here, best, kLeastGain);
       if (found.us < next.us) next = std::move(found);
     }
     if (next.settings == best.settings) return best;
@@ -222,28 +128,10 @@ Candidate on_fewer_links(Replays& replays, const std::vector<Candidate>& candida
   return best;
 }
 
-// Floors for the tensors that a codec encodes, each of which leaves more of them exact than the one before. Empty if the trace does not
-// tell what a codec may encode.
-std::vector<std::uint64_t> codec_floors(const replay::MeasuredJob& measured) {
-  const auto config = replay::config_of(measured.options);
-  if (!config || !measured.tensors) return {};
-  std::vector<std::uint64_t> floors;
-  std::uint64_t before = config->bytes("compression_min_bytes");
-  for (std::uint64_t floor = kLeastFloor; floor <= kMostFloor; floor *= 4) {
-    const auto is_left_out = [&](const trace::TraceGroup::Tensor& tensor) {
-      return tensor.elements && tensor.elements->coded_bytes > 0 && tensor.bytes >= before && tensor.bytes < floor;
-    };
-    if (!std::ranges::any_of(measured.tensors->group.tensors, is_left_out)) continue;
-    floors.push_back(floor);
-    before = floor;
-  }
-  return floors;
-}
-
 // With a codec that leaves as many small tensors exact as make no step longer.
 Candidate with_fewer_encoded(Replays& replays, const Candidate& encoded, const replay::MeasuredJob& measured) {
   Candidate best = encoded;
-  for (const std::uint64_t bytes : codec_floors(measured)) {
+  for (const std::uint64_t bytes : codec_floors(measured, encoded.settings.codec_min_bytes)) {
     Candidate fewer = encoded;
     fewer.settings.codec_min_bytes = bytes;
     fewer.us = replays.us(fewer.settings);
@@ -251,16 +139,6 @@ Candidate with_fewer_encoded(Replays& replays, const Candidate& encoded, const r
       best = std::move(fewer);
   }
   return best;
-}
-
-// The best with this codec, or `best`.
-Candidate with_codec(Replays& replays, const std::vector<Candidate>& candidates, const replay::MeasuredJob& measured,
-                     const SearchLimits& limits, const Candidate& best, const model::CodecCost& codec) {
-  const auto encode = [&](Settings& settings) { settings.compression = codec.name; };
-  const auto encoded = changed(replays, candidates, encode);
-  Candidate found = best_of(replays, encoded, measured, limits, best, kLeastGain);
-  const bool rounds = codec.wire_share < 1 && found.settings.compression == codec.name;
-  return rounds ? with_fewer_encoded(replays, found, measured) : found;
 }
 
 // The time that the searches share: each has an equal part of it.
@@ -276,34 +154,64 @@ class SharedTime {
   double left_;
 };
 
-// The best settings with the traced links and codec; then, where they win kLeastGain beside those, with fewer links, and with a codec.
+// The best settings with the traced links and codec; then, if they win kLeastGain beside those, with fewer links, and with codecs.
+class BestOfEachKind {
+ public:
+  BestOfEachKind(Replays& replays, const replay::MeasuredJob& job, const SearchLimits& limits, Found& found)
+      : climber_(replays, job, limits), replays_(replays), job_(job), limits_(limits), found_(found) {}
+
+  Result<void> with_all_links(const Candidate& traced) {
+    candidates_ = first_candidates(replays_, job_, traced.settings, limits_);
+    if (candidates_.size() > limits_.climbed) candidates_.resize(limits_.climbed);
+    return take(climber_.best_of(candidates_, traced, 0));
+  }
+  Result<void> with_fewer_links() {
+    return take(on_fewer_links(climber_, replays_, candidates_, limits_, bests_.back(), links_of(job_)));
+  }
+  Result<void> with_codec(const model::CodecCost& codec) {
+    const auto encoded = changed(replays_, candidates_, [&](Settings& settings) { settings.compression = codec.name; });
+    Candidate best = climber_.best_of(encoded, bests_.back(), kLeastGain);
+    const bool rounds = codec.wire_share < 1 && best.settings.compression == codec.name;
+    return take(rounds ? with_fewer_encoded(replays_, best, job_) : std::move(best));
+  }
+  [[nodiscard]] const std::vector<Candidate>& bests() const { return bests_; }
+
+ private:
+  // Asks the passes about what is new. Codecs are tried with what was found without them.
+  Result<void> take(const Candidate& best) {
+    if (!bests_.empty() && best.settings == bests_.back().settings) return {};
+    const auto with_passes = after_passes(climber_, replays_, job_, limits_, best, found_);
+    if (!with_passes) return tl::unexpected(with_passes.error());
+    bests_.insert(bests_.end(), with_passes->begin(), with_passes->end());
+    if (best.settings.compression.empty()) candidates_.push_back(bests_.back());
+    return {};
+  }
+
+  Climber climber_;
+  Replays& replays_;
+  const replay::MeasuredJob& job_;
+  const SearchLimits& limits_;
+  Found& found_;
+  std::vector<Candidate> candidates_, bests_;
+};
+
 Result<std::vector<Candidate>> best_of_each_kind(Replays& replays, const replay::MeasuredJob& job,
                                                  const Candidate& traced, const SearchLimits& limits, Found& found) {
   const bool tries_links = may_leave_out_links(job, limits);
   SharedTime time(replays, 1 + (tries_links ? 1 : 0) + limits.codecs.size());
+  BestOfEachKind search(replays, job, limits, found);
   time.begin_next();
-  auto candidates = first_candidates(replays, job, traced.settings, limits);
-  if (candidates.size() > limits.climbed) candidates.resize(limits.climbed);
-  std::vector<Candidate> bests = {best_of(replays, candidates, job, limits, traced, 0)};
-  if (limits.passes) {
-    auto with_passes = after_passes(replays, job, limits, bests.back(), found.passes);
-    if (!with_passes) return tl::unexpected(with_passes.error());
-    bests.back() = *std::move(with_passes);
-  }
-  candidates.push_back(bests.back());
-  const auto take = [&](Candidate best) {
-    if (best.settings != bests.back().settings) bests.push_back(std::move(best));
-  };
-  if (tries_links) {
+  auto ok = search.with_all_links(traced);
+  if (ok && tries_links) {
     time.begin_next();
-    take(on_fewer_links(replays, candidates, job, limits, bests.back()));
-    candidates.push_back(bests.back());
+    ok = search.with_fewer_links();
   }
-  for (const model::CodecCost& codec : limits.codecs) {
+  for (std::size_t i = 0; ok && i < limits.codecs.size(); ++i) {
     time.begin_next();
-    take(with_codec(replays, candidates, job, limits, bests.back(), codec));
+    ok = search.with_codec(limits.codecs[i]);
   }
-  return bests;
+  if (!ok) return tl::unexpected(ok.error());
+  return search.bests();
 }
 
 // Each of them but the first must win kLeastGain beside the ones before it, by whole replays.
@@ -331,13 +239,22 @@ std::map<std::string, std::string> Settings::options(const Settings& traced) con
 
 double Found::least_promise() const {
   const bool only_sizes = settings.policy == traced.policy && settings.bucket_bytes == traced.bucket_bytes &&
-                          settings.compression == traced.compression && settings.links == traced.links;
+                          settings.compression == traced.compression &&
+                          settings.codec_min_bytes == traced.codec_min_bytes && settings.links == traced.links;
   return only_sizes ? std::max(kLeastPromiseOfSizes, error) : std::max(kLeastPromise, error + kFurtherError);
 }
 
 bool Found::worth_it() const { return step_us > 0 && step_us < traced_us * (1 - least_promise()); }
 
 bool Found::worth_trying() const { return step_us > 0 && step_us < traced_us * (1 - std::max(kLeastGain, error)); }
+
+std::string why_links_stay(const replay::MeasuredJob& measured) {
+  if (measured.profile.links.size() < 2) return "the job has used no other link";
+  if (measured.links.empty()) return "its nodes call their links by different names";
+  for (const std::string& link : measured.links)
+    if (link.find_first_of(" ,#=") != std::string::npos) return "no option can name its link '" + link + "'";
+  return "";
+}
 
 std::vector<std::string> exact_policies() {
   std::vector<std::string> policies;
@@ -360,13 +277,14 @@ Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& li
     return fail(ErrorKind::kInvalid,
                 "the job's policy is " + traced->policy + ", so it takes no settings while it runs",
                 "look for settings of a new start: leave out --running");
-  const double now_us = replayed_us(measured, *traced), measured_us = replay::median(measured.steps_us);
-  if (now_us <= 0) return tl::unexpected(why_not_replayed(measured));
   const replay::MeasuredJob job = job_within(measured, limits);
   const auto now = predicted(job, *traced, limits, false);
   if (!now) return tl::unexpected(now.error());
+  if (now->step_us_p50 <= 0) return fail(ErrorKind::kInvalid, "the traced job cannot be replayed");
   Found found{.traced = *traced, .settings = *traced, .traced_us = now->step_us_p50, .step_us = now->step_us_p50};
-  if (measured_us > 0) found.error = std::abs(now_us / measured_us - 1);
+  const double measured_us = replay::median(measured.steps_us);
+  const double as_traced_us = limits.memory.is_as_traced() ? now->step_us_p50 : replayed_us(measured, *traced);
+  if (measured_us > 0) found.error = std::abs(as_traced_us / measured_us - 1);
   Replays replays(job, limits, now->updates_per_step, time_left);
   replays.know(*traced, found.traced_us);
   const auto bests = best_of_each_kind(replays, job, {*traced, found.traced_us}, limits, found);

@@ -8,7 +8,7 @@
 // the same places with fewer links, and with each codec that may be chosen. A job on fewer links has fewer to fall back on, and
 // codecs round gradients. So each must win kLeastGain beside the best settings without it, also by whole replays. Of a codec that does, it
 // leaves as many small tensors exact as make no step longer.
-// Passes of a user may propose settings, once what this finds is known, and it climbs from these, too.
+// Passes of a user may propose settings, once the best ones of each kind are known, and it climbs from these, too.
 // If the traced policy delays updates, settings count only if it makes as many updates with them. All this is done by replays of few
 // steps (dPRO's partial replay), but plans come into force later and need whole ones. At the end whole replays decide among the best.
 // Replay is deterministic, so the same trace gives the same settings, unless time runs out. What replay gets wrong of the traced job
@@ -51,7 +51,7 @@ struct Proposal {
   std::string pass;  // its name
   Settings settings;
 };
-// The proposals of all passes, knowing the best settings so far, without a codec, and their step by replay. An error ends the search.
+// The proposals of all passes, knowing the best settings so far and their step by replay. An error ends the search.
 using Passes = std::function<Result<std::vector<Proposal>>(const Settings& best, double step_us)>;
 
 // Shortcuts of the search. Each can be switched off, and bench/optimize compares.
@@ -87,6 +87,7 @@ struct Found {
   double error = 0;  // of the replay of the traced job: a share
   std::size_t replays = 0;
   std::map<std::string, PassResult> passes = {};  // by name
+  std::size_t passes_asked = 0;                   // so many times
 
   // True if the gain is above what replay may err by.
   [[nodiscard]] bool worth_it() const;
@@ -95,6 +96,9 @@ struct Found {
   // The gain, as a share of the traced step, that worth_it() asks for.
   [[nodiscard]] double least_promise() const;
 };
+
+// Why no option could let the job run on fewer of its links. Empty: one could.
+std::string why_links_stay(const replay::MeasuredJob& measured);
 
 // All policies whose updates are those of plain data-parallel training, but `auto`, which chooses among them itself.
 std::vector<std::string> exact_policies();

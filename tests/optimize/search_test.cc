@@ -6,32 +6,10 @@
 #include <limits>
 #include <set>
 
-#include "tests/replay/traced_simulation.h"
+#include "tests/optimize/measured_jobs.h"
 
 namespace deft::optimize {
 namespace {
-
-// `buckets` equal buckets on one link whose transfers cost 400 us each; communication takes longer than backward. Few buckets hold many
-// tensors.
-replay::MeasuredJob measured_job(std::size_t buckets, const std::string& policy) {
-  constexpr double kTotalBytes = 8e6;
-  model::Profile profile;
-  for (std::size_t i = 0; i < buckets; ++i)
-    profile.buckets.push_back({"b" + std::to_string(buckets - 1 - i),
-                               static_cast<std::uint64_t>(kTotalBytes / static_cast<double>(buckets)) + i % 3 * 500,
-                               20'000.0 / static_cast<double>(buckets),
-                               40'000.0 / static_cast<double>(buckets),
-                               {}});
-  profile.links.push_back({.name = "gloo:a", .latency_us = 400, .relative_time = {}, .bytes_per_us = 150});
-  auto job = replay::traced_simulation(profile, policy, {.steps = 20, .nodes = {{}, {}}});
-  if (buckets < 10) replay::cut_tensors(job, 64);
-  auto measured = replay::measure(job);
-  EXPECT_TRUE(measured);
-  measured->profile.links = profile.links;  // equal parts do not tell latency and throughput apart
-  return *std::move(measured);
-}
-
-double all() { return 1; }
 
 double best_of_all_sizes_us(const replay::MeasuredJob& measured, const std::vector<std::string>& policies) {
   double best_us = std::numeric_limits<double>::infinity();
@@ -51,7 +29,7 @@ double best_of_all_sizes_us(const replay::MeasuredJob& measured, const std::vect
 // From far too small buckets and from one bucket, the search is within 2 percent of the best of all its sizes.
 TEST(Search, FromBadSettingsItFindsWhatAnExhaustiveSearchFinds) {
   for (const std::size_t buckets : {400U, 2U}) {
-    const auto measured = measured_job(buckets, "fifo");
+    const auto measured = job_of_buckets(buckets, "fifo");
     const std::vector<std::string> policies = {"fifo", "bytescheduler", "p3"};
     const auto found = search(measured, {.policies = policies}, all);
     ASSERT_TRUE(found) << found.error().message();
@@ -63,7 +41,7 @@ TEST(Search, FromBadSettingsItFindsWhatAnExhaustiveSearchFinds) {
 }
 
 TEST(Search, OfAJobThatComputesAllTheTimeKeepsTheSettings) {
-  auto measured = measured_job(12, "bytescheduler");
+  auto measured = job_of_buckets(12, "bytescheduler");
   for (auto& link : measured.profile.links) link.bytes_per_us = 1e6, link.latency_us = 1;
   for (auto& us : measured.steps_us) us = 60'000;
   const auto found = search(measured, {.policies = exact_policies()}, all);
@@ -72,7 +50,7 @@ TEST(Search, OfAJobThatComputesAllTheTimeKeepsTheSettings) {
 }
 
 TEST(Search, WithoutTimeItKeepsTheSettings) {
-  const auto measured = measured_job(400, "fifo");
+  const auto measured = job_of_buckets(400, "fifo");
   const auto found = search(measured, {.policies = exact_policies()}, [] { return 0.0; });
   ASSERT_TRUE(found);
   EXPECT_EQ(found->settings, found->traced);
@@ -81,7 +59,7 @@ TEST(Search, WithoutTimeItKeepsTheSettings) {
 }
 
 TEST(Search, ForARunningJobItKeepsTheBuckets) {
-  const auto measured = measured_job(2, "fifo");
+  const auto measured = job_of_buckets(2, "fifo");
   const auto free = search(measured, {.policies = {"bytescheduler"}}, all);
   const auto kept = search(measured, {.policies = {"bytescheduler"}, .keeps_buckets = true}, all);
   ASSERT_TRUE(free && kept);
@@ -91,11 +69,8 @@ TEST(Search, ForARunningJobItKeepsTheBuckets) {
   EXPECT_LT(kept->step_us, kept->traced_us) << "parts let the urgent bucket overtake";
 }
 
-// Halves the bytes, and costs no time.
-const model::CodecCost kHalf{.name = "half", .wire_share = 0.5};
-
 TEST(Search, TakesACodecThatWinsAndIsAllowed) {
-  const auto measured = measured_job(12, "fifo");
+  const auto measured = job_of_buckets(12, "fifo");
   const auto exact = search(measured, {.policies = {"fifo"}}, all);
   const auto either = search(measured, {.policies = {"fifo"}, .codecs = {kHalf}}, all);
   ASSERT_TRUE(exact && either);
@@ -108,7 +83,7 @@ TEST(Search, TakesACodecThatWinsAndIsAllowed) {
 
 // Its sizes are found with it: the fewer bytes there are, the more the 400 us of a part count.
 TEST(Search, FindsTheSizesThatSuitTheCodec) {
-  const auto measured = measured_job(400, "fifo");
+  const auto measured = job_of_buckets(400, "fifo");
   const model::CodecCost tenth{.name = "tenth", .wire_share = 0.1};
   const auto found = search(measured, {.policies = {"fifo"}, .codecs = {tenth}}, all);
   ASSERT_TRUE(found);
@@ -119,7 +94,7 @@ TEST(Search, FindsTheSizesThatSuitTheCodec) {
 }
 
 TEST(Search, ACodecThatIsSlowOrWinsLittleIsNotTaken) {
-  const auto measured = measured_job(12, "fifo");
+  const auto measured = job_of_buckets(12, "fifo");
   const model::CodecCost slow{.name = "slow", .wire_share = 0.5, .encode_us_per_byte = 0.05};
   const model::CodecCost useless{.name = "useless", .wire_share = 0.99};
   const auto found = search(measured, {.policies = {"fifo"}, .codecs = {slow, useless}}, all);
@@ -128,7 +103,7 @@ TEST(Search, ACodecThatIsSlowOrWinsLittleIsNotTaken) {
 }
 
 TEST(Search, GradientsThatWereEncodedMayBecomeExactAgain) {
-  auto measured = measured_job(12, "fifo");
+  auto measured = job_of_buckets(12, "fifo");
   measured.options["compression"] = "int8";
   measured.profile.codecs.push_back({.name = "codec 1", .wire_share = 0.5, .encode_us_per_byte = 0.05});
   const auto found = search(measured, {.policies = {"fifo"}, .codecs = {{.name = "none"}}}, all);
@@ -136,44 +111,8 @@ TEST(Search, GradientsThatWereEncodedMayBecomeExactAgain) {
   EXPECT_EQ(found->settings.options(found->traced).at("compression"), "none");
 }
 
-// A pass knows a better policy than the search may choose.
-TEST(Search, FollowsPassesAsLongAsTheyMakeStepsShorter) {
-  const auto measured = measured_job(2, "fifo");
-  SearchLimits limits{.policies = {"bytescheduler"}, .keeps_buckets = true};
-  const auto urgent = search(measured, limits, all);
-  limits.policies = {"fifo"};
-  const auto alone = search(measured, limits, all);
-  ASSERT_TRUE(urgent && alone);
-  std::vector<Settings> told;
-  limits.passes = [&](const Settings& best, double step_us) -> Result<std::vector<Proposal>> {
-    EXPECT_GT(step_us, 0);
-    told.push_back(best);
-    Settings none = best;
-    none.policy = "nope";
-    return std::vector<Proposal>{{"urgent", urgent->settings}, {"urgent", best}, {"wrong", none}};
-  };
-  const auto found = search(measured, limits, all);
-  ASSERT_TRUE(found);
-  ASSERT_EQ(told.size(), 2U) << "the second time nothing that it proposes is better";
-  EXPECT_EQ(told.front(), alone->settings);
-  EXPECT_EQ(told.back(), urgent->settings);
-  EXPECT_EQ(found->settings.policy, "bytescheduler");
-  EXPECT_DOUBLE_EQ(found->step_us, urgent->step_us);
-  EXPECT_LT(found->step_us, alone->step_us);
-  EXPECT_EQ(found->passes.at("urgent").proposals, 4U);
-  EXPECT_GT(found->passes.at("urgent").best_us, 0);
-  EXPECT_EQ(found->passes.at("wrong").best_us, 0) << "no such policy";
-}
-
-TEST(Search, AnErrorOfAPassEndsIt) {
-  const Passes passes = [](const Settings&, double) { return fail(ErrorKind::kInvalid, "pass p: no"); };
-  const auto found = search(measured_job(12, "fifo"), {.policies = {"fifo"}, .passes = passes}, all);
-  ASSERT_FALSE(found);
-  EXPECT_EQ(found.error().what, "pass p: no");
-}
-
 TEST(Search, ReplaysNoSizesThatThePolicyDoesNotLookAt) {
-  const auto measured = measured_job(12, "fifo");
+  const auto measured = job_of_buckets(12, "fifo");
   std::vector<Settings> tried;
   const auto look = [&](const Settings& settings, double) { tried.push_back(settings); };
   const auto found = search(measured, {.policies = {"fifo"}, .tried = look}, all);
@@ -192,7 +131,7 @@ TEST(Search, ReplaysNoSizesThatThePolicyDoesNotLookAt) {
 }
 
 TEST(Search, ThousandsOfTracedBucketsAreNoStartForOtherPolicies) {
-  const auto measured = measured_job(1500, "fifo");
+  const auto measured = job_of_buckets(1500, "fifo");
   std::size_t traced_buckets = 0;
   const auto found =
       search(measured,
@@ -206,7 +145,7 @@ TEST(Search, ThousandsOfTracedBucketsAreNoStartForOtherPolicies) {
 
 // The exact settings take no more than their half of the time: of hundreds only 20 are replayed.
 TEST(Search, LeavesTimeForEachCodec) {
-  const auto measured = measured_job(12, "fifo");
+  const auto measured = job_of_buckets(12, "fifo");
   int asked = 0;
   const auto found =
       search(measured, {.policies = exact_policies(), .codecs = {kHalf}}, [&] { return asked++ < 20 ? 1.0 : 0.4; });
@@ -216,7 +155,7 @@ TEST(Search, LeavesTimeForEachCodec) {
 
 // If the steps of a job vary, few of them flatter a codec: by those, both of these would win more than 2 %.
 TEST(Search, ACodecMustWinByWholeReplays) {
-  auto measured = measured_job(12, "fifo");
+  auto measured = job_of_buckets(12, "fifo");
   measured.spreads = {0.2, 0.2};
   const model::CodecCost least{.name = "least", .wire_share = 0.96}, less{.name = "less", .wire_share = 0.975};
   const auto with_least = search(measured, {.policies = {"fifo"}, .codecs = {least}}, all);
@@ -250,33 +189,12 @@ TEST(Search, OfAnotherPolicyMoreMustBePromisedThanOfSizes) {
 }
 
 TEST(Search, AJobThatTakesNoSettingsWhileItRunsIsNamed) {
-  const auto measured = measured_job(12, "knapsack");
+  const auto measured = job_of_buckets(12, "knapsack");
   const auto running = search(measured, {.policies = exact_policies(), .keeps_buckets = true}, all);
   ASSERT_FALSE(running);
   EXPECT_EQ(running.error().kind, ErrorKind::kInvalid);
   EXPECT_THAT(running.error().message(), testing::HasSubstr("policy is knapsack"));
   EXPECT_TRUE(search(measured, {.policies = exact_policies()}, [] { return 0.0; }));
-}
-
-// Eight tensors of 100 KB, whose gradients come first and hide behind backward, and four of 1.8 MB. `tells`: the trace has what codecs may
-// encode.
-replay::MeasuredJob small_and_large_tensors(bool tells) {
-  model::Profile profile;
-  for (std::size_t i = 0; i < 12; ++i)
-    profile.buckets.push_back(
-        {"b" + std::to_string(11 - i), i < 4 ? 1'800'192U : 100'352U, 20'000.0 / 12, 40'000.0 / 12, {}});
-  profile.links.push_back({.name = "gloo:a", .latency_us = 400, .relative_time = {}, .bytes_per_us = 150});
-  auto job = replay::traced_simulation(profile, "fifo", {.steps = 20, .nodes = {{}, {}}});
-  for (auto& node : job.nodes) {
-    auto& group = node.trace.groups.front();
-    for (auto& tensor : group.tensors)
-      if (tells) tensor.elements = {model::DType::kFloat32, tensor.bytes};
-    for (auto& bucket : group.buckets)
-      if (tells) bucket.elements = {model::DType::kFloat32, bucket.bytes};
-  }
-  auto measured = replay::measure(job);
-  EXPECT_TRUE(measured) << measured.error().message();
-  return *std::move(measured);
 }
 
 TEST(Search, LeavesSmallTensorsExactIfThatMakesNoStepLonger) {
@@ -305,20 +223,10 @@ TEST(Search, TriesNoFloorBelowThatOfTheJobOrOneThatIsNotKnown) {
   EXPECT_EQ(floors(small_and_large_tensors(false), "16384"), std::set<std::uint64_t>{0});
 }
 
-// The job with another link beside its own.
-replay::MeasuredJob with_link(replay::MeasuredJob measured, const std::string& name, double latency_us,
-                              double bytes_per_us) {
-  measured.profile.links.push_back(
-      {.name = name, .latency_us = latency_us, .relative_time = {}, .bytes_per_us = bytes_per_us});
-  measured.links = {};
-  for (const auto& link : measured.profile.links) measured.links.push_back(link.name);
-  return measured;
-}
-
 // Parameter servers have no halves, so dear cannot run with them. They are slow, and carry little.
 TEST(Search, LeavesOutALinkThatKeepsTheBestPolicyFromRunning) {
   const std::vector<std::string> policies = {"fifo", "dear"};
-  const auto alone = measured_job(12, "fifo"), both = with_link(alone, "ps:h:1+h:2", 3000, 5);
+  const auto alone = job_of_buckets(12, "fifo"), both = with_link(alone, "ps:h:1+h:2", 3000, 5);
   const auto best = search(alone, {.policies = policies}, all);
   const auto found = search(both, {.policies = policies}, all);
   ASSERT_TRUE(best && found) << found.error().message();
@@ -330,7 +238,7 @@ TEST(Search, LeavesOutALinkThatKeepsTheBestPolicyFromRunning) {
 }
 
 TEST(Search, LeavesOutALinkOfLongLatencyUnderAPolicyThatLosesByIt) {
-  const auto both = with_link(measured_job(12, "mergecomp"), "gloo:b", 50'000, 150);
+  const auto both = with_link(job_of_buckets(12, "mergecomp"), "gloo:b", 50'000, 150);
   const auto found = search(both, {.policies = {"mergecomp"}}, all);
   ASSERT_TRUE(found) << found.error().message();
   EXPECT_EQ(found->settings.links, std::vector<std::string>{"gloo:a"});
@@ -340,7 +248,7 @@ TEST(Search, LeavesOutALinkOfLongLatencyUnderAPolicyThatLosesByIt) {
 }
 
 TEST(Search, KeepsALinkThatCarriesItsShare) {
-  const auto both = with_link(measured_job(12, "fifo"), "gloo:b", 400, 150);
+  const auto both = with_link(job_of_buckets(12, "fifo"), "gloo:b", 400, 150);
   const auto found = search(both, {.policies = {"fifo", "bytescheduler"}}, all);
   ASSERT_TRUE(found);
   EXPECT_THAT(found->settings.links, testing::IsEmpty());
@@ -351,7 +259,7 @@ TEST(Search, KeepsALinkThatCarriesItsShare) {
 
 // A running job cannot change its links. If nodes call a link by different names, no option can name it for all of them.
 TEST(Search, KeepsLinksThatCannotBeLeftOut) {
-  auto both = with_link(measured_job(12, "fifo"), "ps:h:1+h:2", 3000, 5);
+  auto both = with_link(job_of_buckets(12, "fifo"), "ps:h:1+h:2", 3000, 5);
   const auto fewer = [&](bool running) {
     bool tried = false;
     const auto look = [&](const Settings& settings, double) { tried = tried || !settings.links.empty(); };
@@ -368,7 +276,7 @@ TEST(Search, KeepsLinksThatCannotBeLeftOut) {
 
 // Two links of three are too slow for a policy that shares each bucket among all of them.
 TEST(Search, LeavesOutOneLinkAfterTheOther) {
-  auto three = with_link(measured_job(12, "fifo"), "ps:h:1", 3000, 5);
+  auto three = with_link(job_of_buckets(12, "fifo"), "ps:h:1", 3000, 5);
   three = with_link(std::move(three), "ps:h:2", 3000, 5);
   const auto found = search(three, {.policies = {"dear"}}, all);
   ASSERT_TRUE(found) << found.error().message();

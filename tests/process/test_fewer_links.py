@@ -1,6 +1,7 @@
 """What a job would be on fewer links: `deft replay --links NAME=0x`, and `deft optimize`."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 from cluster import BUILD, clean_environment, json_of
@@ -17,7 +18,11 @@ def on_two_links(tmp_path_factory):
     try:
         links = ["gloo:lo", f"ps:{address}"]
         # Of many parts each link gets some.
-        small = {"DEFT_PARTITION_BYTES": "16KB", "DEFT_BUCKETING": "uniform:65536"}
+        small = {
+            "DEFT_PARTITION_BYTES": "16KB",
+            "DEFT_BUCKETING": "uniform:65536",
+            "DEFT_COMPRESSION_MIN_BYTES": "64KB",
+        }
         job = Job(tmp_path_factory.mktemp("links"), TRAIN, STEPS="30", DEFT_LINKS=",".join(links), **small)
         job.trace()
         yield job, links
@@ -42,6 +47,44 @@ def test_replay_leaves_out_a_link(on_two_links):
     assert replayed(job, "--policy", "dear", "--links", f"{servers}=0x")["step_us_p50"] > 0
     none = deft("replay", str(job.traces), "--links", "all=0x")
     assert none.returncode == 2 and "all links are left out" in none.stderr
+
+
+def optimize_with_pass(job: Job, folder: Path, changes: str, *words: str) -> subprocess.CompletedProcess:
+    file = folder / "passes.py"
+    file.write_text(f"import deft\n\n@deft.optimization_pass\ndef mine(job, best):\n    {changes}\n")
+    return deft("optimize", str(job.traces), "--budget", "6s", "--policy", "fifo", "--pass", str(file), *words)
+
+
+def test_a_pass_may_leave_out_links(on_two_links, tmp_path):
+    job, links = on_two_links
+    changes = f"assert best['links'] == {links}; return [{{'links': [link['name']]}} for link in job['links']]"
+    done = optimize_with_pass(job, tmp_path, changes, "--json")
+    assert done.returncode == 0, done.stderr
+    # How much that wins is a matter of the times that were traced: proposals_test has the choice.
+    mine = json_of(done)["passes"]["mine"]
+    assert mine["proposals"] >= 2 and mine["best_us"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "complaint"),
+    [
+        ("{'links': ['gloo:eth7']}", [], 'pass mine proposes links = ["gloo:eth7"] (give a list of the names in job'),
+        ("{'links': []}", [], "pass mine proposes links = [] (give a list"),
+        ("{'links': 'gloo:lo'}", [], 'pass mine proposes links = "gloo:lo" (give a list'),
+        ("{'links': ['gloo:lo']}", ["--running"], "pass mine proposes other links, which a running job cannot have"),
+        ("{'compression_min_bytes': 32768}", [], "= 32768, which is less than the traced job's 65536"),
+        ("{'compression_min_bytes': '64KB'}", [], 'pass mine proposes compression_min_bytes = "64KB" (a proposal may'),
+        (
+            "{'compression_min_bytes': 131072}",
+            ["--running"],
+            "pass mine proposes other compression_min_bytes, which a running job cannot have",
+        ),
+    ],
+)
+def test_what_the_job_cannot_have_is_no_proposal(on_two_links, tmp_path, changes, words, complaint):
+    done = optimize_with_pass(on_two_links[0], tmp_path, f"return [{changes}]", *words)
+    assert done.returncode == 2 and done.stdout == ""
+    assert complaint in done.stderr, done.stderr
 
 
 def test_a_job_takes_its_links_from_the_flag_file_which_then_stays(tmp_path):

@@ -208,6 +208,14 @@ def test_a_gain_within_what_replay_may_err_by_is_told_and_not_written(simulated)
     assert "--verify" in found.stdout and not (simulated / "optimized.flags").exists()
 
 
+def test_without_time_nothing_is_said_of_other_settings(simulated):
+    file = simulated / "passes.py"
+    file.write_text(PASSES)
+    found = deft("optimize", str(simulated), "--budget", "1us", "--pass", str(file))
+    assert found.returncode == 0 and "no settings were tried: the --budget was used up" in found.stdout
+    assert "no pass was asked" in found.stdout and "keep" not in found.stdout
+
+
 def test_what_another_job_got_does_not_stay_in_the_folder(simulated):
     flags = simulated / "optimized.flags"
 
@@ -303,6 +311,8 @@ def test_passes_of_a_user_propose_settings(simulated):
         ("return [{'policy': 'knapsack'}]", 'pass mine proposes policy = "knapsack", which is no policy whose'),
         ("return [{'partition_bytes': 12}]", "pass mine proposes partition_bytes = 12 "),
         ("return [{'bucket_bytes': -1}]", "pass mine proposes bucket_bytes = -1 "),
+        ("return [{'links': ['gloo:eth7']}]", 'pass mine proposes links = ["gloo:eth7"] (give a list'),
+        ("return [{'compression_min_bytes': 1}]", "pass mine proposes compression_min_bytes = 1 "),
         ("return [{'speed': 'high'}]", 'pass mine proposes speed = "high" (a proposal may have policy,'),
         ("return ['p3']", "pass mine proposes 'p3': a proposal is a dict"),
         ("return 1 / 0", "pass mine failed: ZeroDivisionError: division by zero"),
