@@ -8,11 +8,26 @@
 #include "core/replay/other_programs.h"
 #include "core/replay/quantiles.h"
 #include "core/replay/worker_steps.h"
+#include "core/trace/cores_trace.h"
 
 namespace deft::replay {
 namespace {
 
 constexpr double kMostShare = 0.5;  // of compute: more cannot be for the daemons alone
+
+// The share of the time in which a worker's main thread usually had no core. A pause of the machine makes few steps much longer, and the
+// usual step not.
+double usual_waiting(const trace::NodeTrace& trace) {
+  std::vector<double> shares;
+  for (const auto& record : trace.records) {
+    if (record.kind() != trace::TraceKind::kCores || record.end_us() <= record.begin_us()) continue;
+    const auto cores = record.as<trace::CoresTrace>();
+    const double worker_us =
+        static_cast<double>(record.end_us() - record.begin_us()) * std::max<double>(1, cores.workers);
+    shares.push_back(std::min(1.0, static_cast<double>(cores.waited_us) / worker_us));
+  }
+  return median(shares);
+}
 
 // The share of the node's compute in which its slowest worker had no core because of the daemons.
 double share_of_compute(const AlignedNode& node, const CoreShares& cores) {
@@ -26,7 +41,7 @@ double share_of_compute(const AlignedNode& node, const CoreShares& cores) {
     if (const double us = median(compute_us); us > slowest_us) slowest_us = us, whole_us = median(steps_us);
   }
   if (slowest_us <= 0) return 0;
-  return std::clamp(cores.waiting * cores.daemons * whole_us / slowest_us, 0.0, kMostShare);
+  return std::clamp(usual_waiting(node.trace) * cores.daemons * whole_us / slowest_us, 0.0, kMostShare);
 }
 
 // What the leader's launches took beside their bytes, and for them.

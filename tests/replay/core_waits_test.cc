@@ -99,6 +99,21 @@ TEST(CoreWaits, WhatOtherProgramsTakeTheyGoOnTaking) {
   EXPECT_NEAR(compute_us(measured_with(told), kFewParts), kLonger * kTrulyUs, 0.005 * kTrulyUs);
 }
 
+// The steps in which the machine paused are few, and replay predicts the usual one.
+TEST(CoreWaits, APauseOfTheMachineIsNoUsualWaiting) {
+  auto job = job_of_small_parts();
+  tell(job, all_by_daemons());
+  for (auto& node : job.nodes) {
+    const auto first = std::ranges::find(node.trace.records, trace::TraceKind::kCores, &trace::TraceRecord::kind);
+    ASSERT_NE(first, node.trace.records.end());
+    auto cores = first->as<trace::CoresTrace>();
+    cores.waited_us = kPeriodUs;
+    *first = trace::TraceRecord(first->begin_us(), first->end_us(), cores);
+  }
+  const CoreWaits steady = measured_with(all_by_daemons()).core_waits, paused = core_waits_of(job, kSmallParts.links);
+  EXPECT_EQ(paused.share, steady.share);
+}
+
 TEST(CoreWaits, MorePartsAndTracesThatDoNotTellChangeNothing) {
   const MeasuredJob measured = measured_with(all_by_daemons()), silent = measured_with({});
   EXPECT_DOUBLE_EQ(compute_us(measured, "uniform:4096"), compute_us(silent, "uniform:4096"));
