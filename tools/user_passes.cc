@@ -1,7 +1,9 @@
 #include "tools/user_passes.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "tools/child_command.h"
 #include "tools/command.h"
@@ -73,12 +75,15 @@ Result<std::vector<optimize::Proposal>> UserPasses::ask(const optimize::Settings
     const char* const before = std::getenv("PYTHONPATH");
     variables["PYTHONPATH"] = before == nullptr || *before == '\0' ? path : path + ":" + before;
   }
+  std::error_code error;
+  std::filesystem::remove(answer, error);  // lest that of the last question counts
   if (auto ok = run_command(command, variables, kOfPasses); !ok) return tl::unexpected(ok.error());
   std::ifstream file(answer);
+  if (!file) return fail(ErrorKind::kInvalid, "a pass has ended Python without an answer", "let it return");
   try {
     return proposals_in(json::parse(file), best, words_);
-  } catch (const json::exception& error) {
-    return fail(ErrorKind::kInternal, std::string("the answer of the passes cannot be read: ") + error.what());
+  } catch (const json::exception& wrong) {
+    return fail(ErrorKind::kInternal, std::string("the answer of the passes cannot be read: ") + wrong.what());
   }
 }
 

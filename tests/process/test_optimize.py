@@ -316,6 +316,9 @@ def test_passes_of_a_user_propose_settings(simulated):
         ("return [{'speed': 'high'}]", 'pass mine proposes speed = "high" (a proposal may have policy,'),
         ("return ['p3']", "pass mine proposes 'p3': a proposal is a dict"),
         ("return 1 / 0", "pass mine failed: ZeroDivisionError: division by zero"),
+        ("return [{'partition_bytes': float('nan')}]", "pass mine failed: ValueError: "),
+        ("raise SystemExit(0)", "pass mine has called sys.exit()"),
+        ("import os; os._exit(0)", "a pass has ended Python without an answer"),
         ("while True: pass", "pass mine took longer than the time that the search has left"),
         (
             "pass\n\n@deft.optimization_pass\ndef mine(job, best): pass",
@@ -331,6 +334,16 @@ def test_a_pass_that_is_wrong_is_named(simulated, body, complaint):
     failed = deft("optimize", str(simulated), "--budget", "3s", "--policy", "fifo", "--pass", str(file))
     assert failed.returncode == 2 and failed.stdout == ""
     assert complaint in failed.stderr, failed.stderr
+
+
+def test_an_answer_counts_once(simulated):
+    file, asked = simulated / "once.py", simulated / "asked"
+    once = f"import os, pathlib; p = pathlib.Path({str(asked)!r}); p.exists() and os._exit(0); p.touch()"
+    yields = "return [{'policy': 'usbyte'}]"
+    register = f"import deft\n\n@deft.optimization_pass\ndef mine(job, best):\n    {once}; {yields}\n"
+    file.write_text(register)
+    failed = deft("optimize", str(simulated), "--budget", "9s", "--policy", "fifo", "--pass", str(file))
+    assert failed.returncode == 2 and "a pass has ended Python without an answer" in failed.stderr, failed.stdout
 
 
 def test_passes_keep_the_buckets_of_a_running_job(simulated):

@@ -39,9 +39,12 @@ def _answer(told: dict, files: "tuple[str, ...]") -> dict:
             for change in changes or ():
                 if not isinstance(change, dict):
                     return {"error": f"{where} proposes {change!r}: a proposal is a dict of settings"}
-                proposals.append({"pass": one.__name__, "settings": json.loads(json.dumps(change))})
+                settings = json.loads(json.dumps(change, allow_nan=False))
+                proposals.append({"pass": one.__name__, "settings": settings})
     except _TooLong:
         return {"error": f"{where} took longer than the time that the search has left: give it more by --budget"}
+    except SystemExit:
+        return {"error": f"{where} has called sys.exit(): a pass that has nothing to propose returns nothing"}
     except Exception as error:
         traceback.print_exc()
         return {"error": f"{where} failed: {type(error).__name__}: {error}"}
