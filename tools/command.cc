@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -38,6 +39,17 @@ std::string json_text(const nlohmann::json& value) {
 }
 
 void put_json(const nlohmann::json& value) { std::fputs(json_text(value).c_str(), stdout); }
+
+Result<void> check_output(const std::string& path) {
+  if (std::filesystem::path(path).extension() == ".trace")
+    return fail(ErrorKind::kInvalid, path + " has the name of a trace, and would replace it", "give another name");
+  const bool was_there = ::access(path.c_str(), F_OK) == 0;
+  if (!std::ofstream(path, std::ios::app))
+    return fail(ErrorKind::kInvalid, "cannot write " + path + ": " + std::generic_category().message(errno),
+                "give a file in a folder in which you may write");
+  if (!was_there) ::unlink(path.c_str());
+  return {};
+}
 
 Result<void> write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {
   errno = 0;

@@ -51,6 +51,9 @@ std::optional<std::string> take_value(std::vector<std::string>& arguments, std::
 std::string json_text(const nlohmann::json& value);
 void put_json(const nlohmann::json& value);  // prints it
 
+// Before long work: the file can be made or replaced. Leaves it as it is. kInvalid if it cannot be written, or if its name is that of a
+// trace: it may be one, and cannot be traced again.
+Result<void> check_output(const std::string& path);
 // Makes or replaces a file, which `write` fills. kInvalid, with the reason, if it cannot be written.
 Result<void> write_file(const std::string& path, const std::function<void(std::ostream&)>& write);
 Result<void> write_text(const std::string& path, const std::string& text);

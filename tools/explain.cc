@@ -98,6 +98,8 @@ Result<int> run_explain(Arguments given) {
   const auto html = take_value(arguments, "--html");
   if (html && html->empty())
     return fail(ErrorKind::kInvalid, "--html needs the name of a file", "see deft explain --help");
+  if (html)
+    if (auto ok = check_output(*html); !ok) return tl::unexpected(ok.error());
   const auto folder = live ? dumped_folder(arguments) : given_folder(arguments);
   if (!folder) return tl::unexpected(folder.error());
   const auto job = read_traced_job("deft explain", *folder);

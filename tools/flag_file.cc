@@ -51,13 +51,6 @@ std::string variables_in_words(const OptionValues& options) {
   return text;
 }
 
-Result<void> check_flag_file(const std::string& path) {
-  const bool was_there = ::access(path.c_str(), F_OK) == 0;
-  if (!std::ofstream(path, std::ios::app)) return not_written(path);
-  if (!was_there) ::unlink(path.c_str());
-  return {};
-}
-
 Result<void> write_flag_file(const std::string& path, const std::vector<std::string>& comments,
                              const OptionValues& options) {
   std::ofstream out(path);

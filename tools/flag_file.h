@@ -1,6 +1,6 @@
 // The flag file (DEFT_FLAG_FILE) in which deft optimize leaves the settings that it has found.
 //
-//   if (auto ok = check_flag_file(path); !ok) ...            // before the search: the file can be written
+//   if (auto ok = check_output(path); !ok) ...               // before the search: the file can be written (command.h)
 //   write_flag_file(path, {"83 ms a step"}, options);
 //   if (remove_old_flag_file(path, options_of_the_job)) ...  // nothing was found: what another job got there is no advice for this one
 #pragma once
@@ -20,8 +20,6 @@ std::string as_variables(const OptionValues& options);
 // "DEFT_BUCKETING and DEFT_POLICY". `options` is not empty.
 std::string variables_in_words(const OptionValues& options);
 
-// Leaves the file as it is. kInvalid if it cannot be written.
-Result<void> check_flag_file(const std::string& path);
 // `comments` are lines.
 Result<void> write_flag_file(const std::string& path, const std::vector<std::string>& comments,
                              const OptionValues& options);

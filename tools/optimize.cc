@@ -359,9 +359,9 @@ Result<int> run_optimize(Arguments arguments) {
   }
   const auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
+  if (auto ok = check_output(options->output); !ok) return tl::unexpected(ok.error());
   auto job = read_traced_job("deft optimize", options->folder);
   if (!job) return tl::unexpected(job.error());
-  if (auto ok = check_flag_file(options->output); !ok) return tl::unexpected(ok.error());
   replay::MeasuredJob& measured = job->measured;
   replay::charge_codecs(measured, std::thread::hardware_concurrency());  // nodes are taken to be like this one
   std::optional<optimize::MemoryFit> fit;

@@ -241,6 +241,8 @@ Result<int> run_replay(Arguments arguments) {
   }
   auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
+  if (!options->profile.empty())
+    if (auto ok = check_output(options->profile); !ok) return tl::unexpected(ok.error());
   auto job = read_traced_job("deft replay", options->folder);
   if (!job) return tl::unexpected(job.error());
   replay::charge_codecs(job->measured, std::thread::hardware_concurrency());  // nodes are taken to be like this one

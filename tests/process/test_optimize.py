@@ -233,17 +233,30 @@ def test_what_another_job_got_does_not_stay_in_the_folder(simulated):
     assert "removed" not in optimize("-o", str(own)) and own.exists()
 
 
-def test_a_file_that_cannot_be_written_is_told_before_the_search(simulated):
-    found = deft("optimize", str(simulated), "-o", str(simulated / "nowhere/f"))
-    assert found.returncode == 2 and found.stdout == ""
-    assert f"cannot write {simulated}/nowhere/f: No such file or directory" in found.stderr
+WRITERS = {
+    "replay": ["replay", "--profile"],
+    "explain": ["explain", "--html"],
+    "report": ["report", "--budget", "10m", "-o"],
+    "optimize": ["optimize", "--budget", "10m", "-o"],
+    "merge": ["trace merge", "-o"],
+}
 
 
-@pytest.mark.parametrize("words", (["replay", "--profile"], ["explain", "--html"], ["report", "--budget", "1s", "-o"]))
-def test_a_page_or_profile_that_cannot_be_written_is_told_with_the_reason(simulated, words):
-    failed = deft(words[0], str(simulated), *words[1:], str(simulated / "nowhere/f"))
+@pytest.mark.parametrize("words", WRITERS.values(), ids=WRITERS)
+def test_what_cannot_be_written_is_told_with_the_reason_before_the_work(simulated, words):
+    failed = deft(*words[0].split(), str(simulated), *words[1:], str(simulated / "nowhere/f"))
     assert failed.returncode == 2
     assert f"cannot write {simulated}/nowhere/f: No such file or directory" in failed.stderr
+    assert "node 1 is missing" not in failed.stderr, "the traces were not read"
+
+
+@pytest.mark.parametrize("words", WRITERS.values(), ids=WRITERS)
+def test_no_output_replaces_a_trace(simulated, words):
+    (trace,) = simulated.glob("*.trace")
+    before = trace.read_bytes()
+    failed = deft(*words[0].split(), str(simulated), *words[1:], str(trace))
+    assert failed.returncode == 2 and "has the name of a trace" in failed.stderr
+    assert trace.read_bytes() == before
 
 
 def test_verify_says_what_is_missing(tmp_path):
