@@ -3,10 +3,10 @@
 //   measured.core_waits = core_waits_of(job, profile.links);
 //   const auto nodes = with_fewer_waits(measured.nodes, measured.core_waits, parts_per_step);
 //
-// Compute is what the kernel does not count as waiting for a core, and so it stays the same whatever the daemons do. Many small parts
-// cost the daemons much processor time. If a machine has no core to spare, they take it from the workers, whose layers seem to be slower.
-// Of the time in which a worker's main thread had no core, the daemons' share is that of all that ran there. It shrinks as the daemons'
-// work does. What more parts would make of it is not reckoned: nobody has measured that.
+// The kernel counts how long a worker's main thread was ready to run and had no core. Compute without that time stays the same, whatever the
+// daemons do. Many small parts cost the daemons much processor time. If a machine has no core to spare, they take it from the workers, whose
+// layers seem to be slower. The daemons' share of the waiting is their share of all that ran on these cores. It shrinks as their work does.
+// More parts than in the trace change nothing here: nobody has measured what they would cost.
 #pragma once
 
 #include <vector>
