@@ -64,10 +64,20 @@ void encode_short(const BlockKey& key, const float* values, float* residual, std
   std::memcpy(out, code, code_bytes<Format>(key, count));
 }
 
+// Asks for the values of a block that is a page ahead: the processor's own prefetching ends with each page.
+constexpr std::size_t kBlocksAhead = 4;
+inline void prefetch(const float* block) {
+  for (std::size_t i = 0; i < kBlock; i += kLanes) __builtin_prefetch(block + kBlocksAhead * kBlock + i);
+}
+
 template <typename Format>
 void encode(const BlockKey& first, const float* values, float* residual, std::size_t count, std::byte* out) {
   BlockKey key = first;
   for (; count >= kBlock; count -= kBlock, ++key.block) {
+    if (count > kBlocksAhead * kBlock + kBlock) {
+      prefetch(values);
+      if (residual != nullptr) prefetch(residual);
+    }
     encode_block<Format>(key, values, residual, kBlock, out);
     values += kBlock;
     out += Format::bytes(key.level);

@@ -1,7 +1,10 @@
 #include "daemon/channel/residuals.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <iterator>
 #include <new>
 
@@ -12,10 +15,20 @@ bool overlap(const link::Range& a, const link::Range& b) {
   return a.first < b.first + b.count && b.first < a.first + a.count;
 }
 
+// Large pages, if the kernel has them: each encoding goes through all residuals. It may refuse.
+void want_large_pages(float* memory, std::size_t bytes) {
+  constexpr std::uintptr_t kLargePage = std::uintptr_t{2} << 20;
+  const auto at = reinterpret_cast<std::uintptr_t>(memory);
+  const std::uintptr_t begin = (at + kLargePage - 1) / kLargePage * kLargePage;
+  const std::uintptr_t end = (at + bytes) / kLargePage * kLargePage;
+  if (begin < end) ::madvise(reinterpret_cast<std::byte*>(memory) + (begin - at), end - begin, MADV_HUGEPAGE);
+}
+
 // Pages of calloc cost nothing until they are written.
 float* zeroed(std::size_t elements) {
   auto* const memory = static_cast<float*>(std::calloc(std::max<std::size_t>(elements, 1), sizeof(float)));
   if (memory == nullptr) throw std::bad_alloc();
+  want_large_pages(memory, elements * sizeof(float));
   return memory;
 }
 

@@ -4,12 +4,38 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace deft::daemon {
 namespace {
+
+// The kernel's flags of the memory at `address`, as /proc/self/smaps has them.
+std::string flags_of(const void* address) {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  std::ifstream maps("/proc/self/smaps");
+  bool is_it = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) is_it = begin <= at && at < end;
+    if (is_it && line.starts_with("VmFlags:")) return line + " ";
+  }
+  return "";
+}
+
+TEST(Residuals, OfALargeGroupMayLieInLargePages) {
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) return;  // this kernel has none
+  constexpr std::size_t kElements = 4 << 20;
+  Residuals residuals(kElements);
+  const auto use = residuals.use(0, kElements);
+  EXPECT_NE(flags_of(&use.values()[kElements / 2]).find(" hg "), std::string::npos);
+  EXPECT_EQ(use.values()[kElements - 1], 0);
+}
 
 TEST(Residuals, ElementsHaveOneUserAtATime) {
   Residuals residuals(1000);
