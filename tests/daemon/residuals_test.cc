@@ -29,7 +29,8 @@ std::string flags_of(const void* address) {
 }
 
 TEST(Residuals, OfALargeGroupMayLieInLargePages) {
-  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) return;  // this kernel has none
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage"))
+    GTEST_SKIP() << "this kernel has no transparent huge pages";
   constexpr std::size_t kElements = 4 << 20;
   Residuals residuals(kElements);
   const auto use = residuals.use(0, kElements);
