@@ -79,7 +79,9 @@ def test_the_wheel_is_all_that_a_training_needs(wheel, tmp_path):
         assert shown.stdout.split()[-1] == VERSION, shown.stderr
     built = json.loads(run(tmp_path / "venv/bin/deft", "check-build", "--json", PATH=path).stdout)
     assert all(plugin["here"] for plugin in built["plugins"]), built
-    assert {link["name"]: link["here"] for link in built["links"]}["mpi"] is False, "Open MPI does not travel in a wheel"
+    assert {link["name"]: link["here"] for link in built["links"]}["mpi"] is False, (
+        "Open MPI does not travel in a wheel"
+    )
     tuner = run(tmp_path / "venv/bin/deft", "tune", "--help", PATH=path)
     assert tuner.stdout.startswith("usage: deft tune"), tuner.stderr
 
