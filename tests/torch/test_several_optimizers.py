@@ -168,3 +168,11 @@ def test_a_circle_that_cannot_end_is_an_error_on_all_ranks(start):
     for seconds, text in results:
         assert 3 <= seconds < 15, results
         assert "rank 0 for 'optimizer.0', rank 1 for 'optimizer.1'" in text and "0 times the output" in text, text
+
+
+@pytest.mark.parametrize("policy", ["fifo", "knapsack 0@1"])
+def test_on_several_nodes_it_is_an_error_on_all_ranks(start, policy):
+    with pytest.raises(WorkerFailed) as failed:
+        start(3, policy=policy, timeout="5s").run(reach, others_in_each_step, workers=3)
+    texts = [text for text in failed.value.errors if "RuntimeError: ranks wait for each other's gradients" in str(text)]
+    assert texts and all(failed.value.errors), failed.value.errors

@@ -19,7 +19,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from deft.wait_circle import Standing, circle_through
 log = logging.getLogger("deft")
 
 _PATIENCE_S = 0.5  # a wait that ends sooner asks nobody
+_FRESH_S = 5.0
 _MOST_BYTES = 4096  # of a value in the store
 
 
@@ -72,6 +73,7 @@ class SessionOptimizers:
         self._written = ""  # in the store
         self._questions: dict[int, Any] = {}  # to the store, by rank
         self._others: dict[int, Standing] = {}
+        self._heard: dict[int, float] = {}  # when, by rank
         self.circle_was_met = False
 
     def number(self) -> int:
@@ -109,6 +111,8 @@ class SessionOptimizers:
         circle = circle_through(self._session.rank, {**self._others, self._session.rank: own})
         if circle:
             self._leave(wait, circle, age_s)
+        elif age_s > timeout_seconds() and self._all_wait_unevenly(own):
+            raise RuntimeError(f"{self._described(range(self._session.size))}, on several nodes: {_REACH_ALL}")
 
     def _own(self, wait: _Wait) -> Standing:
         handed_in = {name: progress.handed_in() for name, progress in self._progress.items()}
@@ -131,7 +135,13 @@ class SessionOptimizers:
         if age_s > timeout_seconds():
             raise RuntimeError(f"{self._described(circle)}, and none of them can go on: {_REACH_ALL}")
 
-    def _described(self, circle: list[int]) -> str:
+    def _all_wait_unevenly(self, own: Standing) -> bool:
+        """A node sends in the order of the leader, so what a rank has handed in may stand behind what it has not."""
+        others = [rank for rank, heard in self._heard.items() if time.monotonic() - heard < _FRESH_S]
+        handed_in = [own.handed_in, *(self._others[rank].handed_in for rank in others)]
+        return len(handed_in) == self._session.size and any(one != own.handed_in for one in handed_in)
+
+    def _described(self, circle: Iterable[int]) -> str:
         standing = {**self._others, self._session.rank: self._own(self._waits[-1])}
         waits = ", ".join(f"rank {rank} for '{standing[rank].name}'" for rank in sorted(set(circle)))
         return f"ranks wait for each other's gradients ({waits}), because each backward reached other optimizers"
@@ -150,6 +160,7 @@ class SessionOptimizers:
             answer = self._questions[rank].answer()
             if answer is not None:
                 self._others[rank] = Standing(**json.loads(answer))
+                self._heard[rank] = time.monotonic()
                 del self._questions[rank]
 
 
