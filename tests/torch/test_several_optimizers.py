@@ -69,7 +69,7 @@ def train_parts(names_of, train, **options):
 
 
 def in_other_orders(_step, rank):
-    return ("abc", "bca", "cab")[rank]
+    return ("abc", "cba", "bca")[rank]
 
 
 def missing_on_one(_step, rank):
@@ -92,6 +92,11 @@ def reach(names_of):
 @pytest.mark.parametrize("names_of", [in_other_orders, missing_on_one, only_one, others_in_each_step])
 def test_each_rank_may_reach_others_of_the_optimizers(start, policy, names_of):
     assert all(start(1, policy=policy).run(reach, names_of, workers=3))
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_on_several_nodes_ranks_may_reach_all_of_them_in_different_orders(start, policy):
+    assert all(start(2, policy=policy).run(reach, in_other_orders))
 
 
 def backwards(op):
