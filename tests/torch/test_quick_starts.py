@@ -5,8 +5,7 @@ import os
 import deft.torch as hvd
 import pytest
 import torch
-from document_code import run_code
-from launching import ROOT
+from document_code import ROOT, run_code
 
 SCRIPT = """
 import sys
