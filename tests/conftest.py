@@ -54,7 +54,7 @@ def load():
     """load("scripts/lint") gives a program of the tree as a module, with or without the ending .py."""
 
     def made(path: str) -> ModuleType:
-        name = Path(path).stem
+        name = Path(path).with_suffix("").as_posix().replace("/", "_")  # not that of a library: bench/codecs
         loader = importlib.machinery.SourceFileLoader(name, str(ROOT / path))
         module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
         sys.modules[name] = module  # dataclasses look it up
