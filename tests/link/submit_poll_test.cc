@@ -315,9 +315,14 @@ TEST_P(SubmitPoll, APeerThatClosesInTheMiddleIsNamed) {
 TEST_P(SubmitPoll, ALinkClosesWithRequestsInFlight) {
   std::vector<Started> started;  // outlive the link
   for (std::size_t i = 0; i < 5; ++i) started.push_back(make(0, i, 1 << 20));
+  std::latch submitted(1);
   on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
-    if (node == 0)
-      for (Started& each : started) ASSERT_OK(submit(link, each));
+    if (node == 1) return submitted.wait();  // before it closes its link, too: then node 0 could submit nothing more
+    for (Started& each : started) {
+      const auto ok = submit(link, each);
+      EXPECT_TRUE(ok) << ok.error().message();
+    }
+    submitted.count_down();
   });
 }
 
