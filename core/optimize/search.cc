@@ -177,7 +177,7 @@ class BestOfEachKind {
   [[nodiscard]] const std::vector<Candidate>& bests() const { return bests_; }
 
  private:
-  // Asks the passes about what is new. Codecs are tried with what was found without them.
+  // Asks the passes about the settings that are new. Codecs are tried with the settings that were found without a codec.
   Result<void> take(const Candidate& best) {
     if (!bests_.empty() && best.settings == bests_.back().settings) return {};
     const auto with_passes = after_passes(climber_, replays_, job_, limits_, best, found_);

@@ -1,12 +1,12 @@
-// How long workers waited for a core because the job's daemons had it, and what is left of that if gradients travel in fewer parts.
+// How long workers waited for a core because the job's daemons had it, and how long they would wait with fewer parts.
 //
 //   measured.core_waits = core_waits_of(job, profile.links);
 //   const auto nodes = with_fewer_waits(measured.nodes, measured.core_waits, parts_per_step);
 //
-// The kernel counts how long a worker's main thread was ready to run and had no core. Compute without that time stays the same, whatever the
-// daemons do. Many small parts cost the daemons much processor time. If a machine has no core to spare, they take it from the workers, whose
-// layers seem to be slower. The daemons' share of the waiting is their share of all that ran on these cores. It shrinks as their work does.
-// More parts than in the trace change nothing here: nobody has measured what they would cost.
+// The kernel counts how long a worker's main thread was ready to run and had no core. Compute without that time stays the same,
+// whatever the daemons do. Many small parts cost the daemons much processor time. If a machine has no core to spare, they take it
+// from the workers, whose layers seem to be slower. The daemons' share of the waiting is their share of all that ran on these
+// cores. It shrinks as their work does. More parts than in the trace change nothing here: nobody has measured what they would cost.
 #pragma once
 
 #include <vector>

@@ -94,7 +94,7 @@ Result<AlignedNode> aligned(trace::NodeTrace trace, std::span<const ClockBound> 
   return node;
 }
 
-// Leaves out what a computer could not do. Returns what is wrong with the trace.
+// Leaves out records that no computer could have made. Returns the faults of the trace.
 std::vector<std::string> limited(trace::NodeTrace& trace, std::size_t most_entries) {
   std::vector<std::string> problems = trace.problems;
   if (trace.lost > 0) problems.push_back(std::to_string(trace.lost) + " records were not written");
@@ -150,7 +150,7 @@ Result<std::vector<std::string>> paths_of_traces(const std::string& folder) {
 
 std::string name_of(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
-// The files of the run that counts. Those of others are not read, lest they take the time and the memory of those that count.
+// The files of the run that counts. The files of other runs are not read, because reading them would take time and memory.
 std::vector<std::string> of_newest_run(std::vector<std::string> paths, std::vector<std::string>& problems) {
   std::vector<trace::TraceHeader> headers;
   std::erase_if(paths, [&](const std::string& path) {

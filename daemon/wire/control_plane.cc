@@ -254,7 +254,7 @@ bool ControlPlane::drain() {
   return any;
 }
 
-// What was received of a socket at once.
+// How much one turn has received from a socket.
 struct ControlPlane::Round {
   int messages = 0;
   std::size_t bytes = 0;

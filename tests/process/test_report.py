@@ -123,6 +123,14 @@ def test_a_browser_draws_the_page_and_a_comparison(traces, tmp_path):
     assert f"{len(data['buckets'])} of {len(data['buckets'])} buckets are not compared" in dom
 
 
+def compared_with_itself(traces: Path, folder: Path) -> tuple[Path, str, dict]:
+    """The file of a page that compares a trace with the same one, its text, and its data."""
+    page = folder / "page.html"
+    same = str(traces / "bytescheduler")
+    text = report(same, "--with", same, "-o", str(page), "--budget", "0s")
+    return page, text, data_of(text)
+
+
 def with_data(text: str, data: dict) -> str:
     """The same page of other data."""
     before, mark, rest = text.partition('<script id="data" type="application/json">')
@@ -131,10 +139,7 @@ def with_data(text: str, data: dict) -> str:
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium")
 def test_a_page_of_very_many_buckets_does_not_stand_still(traces, tmp_path):
-    page = tmp_path / "page.html"
-    same = str(traces / "bytescheduler")
-    text = report(same, "--with", same, "-o", str(page), "--budget", "0s")
-    data = data_of(text)
+    page, text, data = compared_with_itself(traces, tmp_path)
     like = data["buckets"][0]
     data["buckets"] = [like | {"bucket": bucket, "path_ms": bucket / 1e3} for bucket in range(150_000)]
     data["other"]["buckets"] = data["buckets"]
@@ -148,10 +153,7 @@ def test_a_page_of_very_many_buckets_does_not_stand_still(traces, tmp_path):
 @pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium")
 def test_a_page_says_which_steps_of_a_long_trace_it_draws(traces, tmp_path):
     """The trace is not that long: the page is told that it had room for two steps."""
-    page = tmp_path / "page.html"
-    same = str(traces / "bytescheduler")
-    text = report(same, "--with", same, "-o", str(page), "--budget", "0s")
-    data = data_of(text)
+    page, text, data = compared_with_itself(traces, tmp_path)
     steps = [[data["steps"][0][column][at] for column in ("step", "begin", "ms")] for at in (5, 15)]
     drawn = [[step, begin, round(1000 * ms)] for step, begin, ms in steps]
     data["drawn"] = {"all": False, "cut": False, "steps": drawn, "of": STEPS - 3}
