@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/base/streaming_copy.h"
 #include "core/reduce/reduce.h"
 
 namespace deft::daemon {
@@ -240,7 +241,7 @@ Result<void> Channel::keep_for_replay(InFlight& entry) {
     return {};
   }
   std::byte* const copy = kept.make_room(own.size());
-  if (!own.empty()) std::memcpy(copy, own.data(), own.size());
+  streaming_copy(copy, own.data(), own.size());
   kept.filled = true;
   return {};
 }
