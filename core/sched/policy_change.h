@@ -33,6 +33,7 @@ inline std::string to_text(const PolicyChoice& choice) {
 struct PolicyForecast {
   PolicyChoice choice;
   double step_us = 0;
+  double launches_per_step = 0;
 };
 
 // From `step` on another policy or other sizes are in force, or the policy in force was confirmed.

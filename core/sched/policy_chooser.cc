@@ -85,13 +85,20 @@ void PolicyChooser::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, 
   if (!forecasts_.empty()) look_for_better(step);
 }
 
-const PolicyForecast* PolicyChooser::next_candidate() const {
+// The best of the forecasts that were not tried. Of those that are as good, the one with the fewest launches: the simulator does not know
+// what launches cost the processors. Without a measured step there is no trial, and the forecasts alone decide.
+const PolicyForecast* PolicyChooser::next_candidate(bool is_measured) const {
   if (refused_.size() >= kTries) return nullptr;
   const double most_us = (stopwatch_.has_room() ? 1 + kDoubt : 1 - kGain) * forecast_us(choice_);
-  for (const PolicyForecast& forecast : forecasts_)
-    if (std::ranges::find(refused_, forecast.choice) == refused_.end() && forecast.choice != choice_)
-      return forecast.step_us <= most_us ? &forecast : nullptr;
-  return nullptr;
+  const PolicyForecast* best = nullptr;
+  double equal_us = 0;
+  for (const PolicyForecast& forecast : forecasts_) {
+    if (std::ranges::find(refused_, forecast.choice) != refused_.end() || forecast.choice == choice_) continue;
+    if (forecast.step_us > (best == nullptr ? most_us : equal_us)) break;
+    if (best == nullptr) equal_us = std::min(most_us, (is_measured ? 1 + kGain : 1) * forecast.step_us);
+    if (best == nullptr || forecast.launches_per_step < best->launches_per_step) best = &forecast;
+  }
+  return best;
 }
 
 double PolicyChooser::forecast_us(const PolicyChoice& choice) const {
@@ -102,7 +109,7 @@ double PolicyChooser::forecast_us(const PolicyChoice& choice) const {
 void PolicyChooser::look_for_better(std::uint64_t step) {
   const auto before_us = stopwatch_.usual_us();
   if (!before_us && step > 0) return;  // not measured yet; before the first step there is nothing to measure
-  const PolicyForecast* const next = next_candidate();
+  const PolicyForecast* const next = next_candidate(before_us.has_value());
   if (next == nullptr) return settle(step);
   const bool is_first = refused_.empty() && asked_;
   const auto why = is_first && asked_->is_loss ? model::PolicyReason::kLinkLost : model::PolicyReason::kForecast;

@@ -98,7 +98,7 @@ class PolicyChooser {
   void end_trial();
   void settle(std::uint64_t step);
   void decide(const PolicyChoice& choice, model::PolicyReason why, std::string reason);
-  [[nodiscard]] const PolicyForecast* next_candidate() const;
+  [[nodiscard]] const PolicyForecast* next_candidate(bool is_measured) const;
   [[nodiscard]] double forecast_us(const PolicyChoice& choice) const;
 
   Setup setup_;

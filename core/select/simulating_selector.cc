@@ -215,7 +215,7 @@ Result<PolicyForecast> forecast(const PolicyQuestion& question, const sched::Pol
   if (!scheduler) return tl::unexpected(scheduler.error());
   const auto outcome = sim::simulate(**scheduler, question.profile, options);
   if (!outcome) return tl::unexpected(outcome.error());
-  return PolicyForecast{candidate, outcome->step_us};
+  return PolicyForecast{candidate, outcome->step_us, outcome->launches_per_step};
 }
 
 std::shared_ptr<sched::PolicySelector> make_selector(When when, bool has_priority_channels) {

@@ -90,6 +90,7 @@ std::optional<sched::Launch> LinkChannels::finish(const QueuedEvent& event) {
   const sched::Launch launch = channel.queue.front().launch;
   channel.queue.pop_front();
   channel.busy = false;
+  ++launches_;
   sent_bytes_ += sched::link_bytes(launch);
   wire_bytes_ += (launch.half == sched::AllReduceHalf::kBoth ? 1 : 0.5) * wire_bytes(launch);
   if (!is_priority(event.of)) change_active(-1, event.at_us);

@@ -44,6 +44,7 @@ class LinkChannels {
 
   [[nodiscard]] std::uint64_t sent_bytes() const { return sent_bytes_; }  // of gradients, by all launches that are done
   [[nodiscard]] double wire_bytes() const { return wire_bytes_; }         // that they took encoded
+  [[nodiscard]] std::uint64_t launches() const { return launches_; }      // that are done
 
  private:
   struct Channel {
@@ -78,6 +79,7 @@ class LinkChannels {
   int active_ = 0;
   std::uint64_t sent_bytes_ = 0;
   double wire_bytes_ = 0;
+  std::uint64_t launches_ = 0;
 };
 
 }  // namespace deft::sim

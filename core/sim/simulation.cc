@@ -151,7 +151,8 @@ class Simulation {
     if (node != kLeader) return;
     const NodeCompute& compute = nodes_[node];
     if (compute.stage() == Stage::kForward)
-      steady_.step_began(compute.step(), now_us_, compute.computed_us(), {links_.sent_bytes(), links_.wire_bytes()});
+      steady_.step_began(compute.step(), now_us_, compute.computed_us(),
+                         {links_.sent_bytes(), links_.wire_bytes(), links_.launches()});
     if (compute.step() == options_.steps) return;
     const double busy_us = compute.computed_us() - std::exchange(leader_.computed_us, compute.computed_us());
     const double elapsed_us = now_us_ - std::exchange(leader_.stage_began_us, now_us_);

@@ -66,6 +66,7 @@ struct Outcome {
   std::uint64_t period_steps = 0;  // the pattern of updates repeats after so many steps; 0: it does not repeat
   double bytes_per_step = 0;       // of gradients
   double wire_bytes_per_step = 0;  // that they took encoded
+  double launches_per_step = 0;
   std::uint64_t events = 0;
   model::Timeline timeline;  // the leader's; empty unless Options::record
 };

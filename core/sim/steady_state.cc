@@ -6,7 +6,7 @@
 
 namespace deft::sim {
 
-void SteadyState::step_began(std::uint64_t step, double now_us, double computed_us, const SentBytes& sent) {
+void SteadyState::step_began(std::uint64_t step, double now_us, double computed_us, const Sent& sent) {
   if (step >= steps_.size()) return;
   steps_[step].began_us = now_us;
   steps_[step].computed_us = computed_us;
@@ -53,8 +53,10 @@ void SteadyState::measure(std::uint64_t warmup, std::size_t buckets, Outcome& ou
   outcome.compute_us = (steps_[end].computed_us - steps_[first].computed_us) / count;
   outcome.bubble_us = std::max(0.0, outcome.step_us - outcome.compute_us);
   outcome.updates_per_step = static_cast<double>(updates) / count / static_cast<double>(buckets);
-  outcome.bytes_per_step = static_cast<double>(steps_[end].sent.gradients - steps_[first].sent.gradients) / count;
-  outcome.wire_bytes_per_step = (steps_[end].sent.on_wire - steps_[first].sent.on_wire) / count;
+  const Sent &before = steps_[first].sent, &after = steps_[end].sent;
+  outcome.bytes_per_step = static_cast<double>(after.gradient_bytes - before.gradient_bytes) / count;
+  outcome.wire_bytes_per_step = (after.wire_bytes - before.wire_bytes) / count;
+  outcome.launches_per_step = static_cast<double>(after.launches - before.launches) / count;
 }
 
 }  // namespace deft::sim

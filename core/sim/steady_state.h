@@ -1,6 +1,6 @@
 // Measures the steady state of a run: finds the period of the pattern of updates, and averages over whole periods.
 //
-//   steady.step_began(step, now_us, computed_us, {sent_bytes, wire_bytes});   // for each step of the leader, in order
+//   steady.step_began(step, now_us, computed_us, {sent_bytes, wire_bytes, launches});   // for each step of the leader, in order
 //   steady.decided(update);
 //   steady.measure(warmup_steps, buckets, outcome);
 #pragma once
@@ -17,12 +17,13 @@ class SteadyState {
  public:
   explicit SteadyState(std::uint64_t steps) : steps_(steps + 1) {}
 
-  struct SentBytes {
-    std::uint64_t gradients = 0;
-    double on_wire = 0;  // that they took encoded
+  struct Sent {
+    std::uint64_t gradient_bytes = 0;
+    double wire_bytes = 0;  // that they took encoded
+    std::uint64_t launches = 0;
   };
   // The leader begins `step`. `computed_us` and `sent` are totals since the beginning of the run.
-  void step_began(std::uint64_t step, double now_us, double computed_us, const SentBytes& sent);
+  void step_began(std::uint64_t step, double now_us, double computed_us, const Sent& sent);
   void decided(const sched::Update& update);
 
   // Writes the measures of the steps from `warmup` on to `outcome`.
@@ -32,7 +33,7 @@ class SteadyState {
   struct Step {
     double began_us = 0;
     double computed_us = 0;
-    SentBytes sent;
+    Sent sent;
     std::uint64_t updates = 0;  // how many updates of buckets are applied before its forward
     std::uint64_t staleness = 0;
     std::uint64_t merged = 0;

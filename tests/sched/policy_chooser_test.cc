@@ -93,6 +93,24 @@ TEST_F(Chooser, TriesAlsoWhatTheForecastCannotTellFromTheBest) {
   EXPECT_EQ(selector->asked, 1) << "nothing has moved";
 }
 
+// What launches cost the processors is not in a forecast.
+TEST_F(Chooser, OfEqualForecastsTriesTheOneWithTheFewestLaunchesFirst) {
+  const PolicyChoice third{"usbyte", 0};
+  selector->told = {{urgent, 5000, 100}, {other, 5010, 12}, {third, 5049, 40}, {first, 9000, 4}};
+  takes_us = {{"fifo", 9000}, {"bytescheduler", 9000}, {"p3", 9000}, {"usbyte", 5000}};
+  play(100);
+  std::vector<PolicyChoice> choices;
+  for (const auto& change : changes) choices.push_back(change.choice);
+  ASSERT_GE(choices.size(), 3u);
+  EXPECT_EQ(std::vector(choices.begin(), choices.begin() + 3), (std::vector{other, first, third}));
+}
+
+TEST_F(Chooser, FewerLaunchesDoNotMakeUpForAWorseForecast) {
+  selector->told = {{urgent, 5000, 100}, {other, 5060, 12}, {first, 9000, 4}};
+  play(100);
+  EXPECT_EQ(changes.front().choice, urgent);
+}
+
 TEST_F(Chooser, TriesTheNextCloseOneAfterItHasGoneBack) {
   const PolicyChoice third{"usbyte", 0};
   selector->told = {{urgent, 5000}, {other, 5100}, {third, 5120}, {first, 9000}};
