@@ -8,6 +8,7 @@
 #include "core/base/config.h"
 #include "core/base/quantities.h"
 #include "core/replay/causes.h"
+#include "core/replay/explain.h"
 #include "core/replay/launches.h"
 #include "core/replay/replay.h"
 #include "core/replay/worker_steps.h"
@@ -160,9 +161,11 @@ MeasuredJob as_if_first(const MeasuredJob& measured, const Tensor& tensor) {
 }  // namespace
 
 std::vector<Cause> idle_links(const Evidence& evidence) {
-  const auto before = replayed(steady(evidence.measured, "profile"));
   std::vector<Cause> causes;
-  for (const std::string& name : idle_names(evidence.job)) {
+  const auto names = idle_names(evidence.job);
+  if (names.empty()) return causes;
+  const auto before = replayed(steady(evidence.measured, "profile"));
+  for (const std::string& name : names) {
     std::optional<std::pair<double, std::uint64_t>> best;
     for (const auto size : kSizes) {
       if (size > evidence.measured.profile.bytes()) break;
@@ -223,12 +226,15 @@ std::vector<Cause> large_credit(const Evidence& evidence) {
               .what = "the credit of " + size_words(credit) + " is too large: " + size_words(best->second)};
   cause.options = {{"credit_bytes", std::to_string(static_cast<std::uint64_t>(best->second))}};
   cause.what += " let urgent gradients go first";
+  cause = with_gain(std::move(cause), evidence.step_us, best->first);
+  if (cause.share < kLeastReplayedGain)
+    return {};  // explain would leave it out, and who waits for whom takes long to find
   if (const Inversion worst = worst_inversion(evidence.job); worst.us > 0) {
     cause.where = "bucket" + std::to_string(worst.waits);
     cause.what =
         "bucket " + std::to_string(worst.waits) + " waits for bucket " + std::to_string(worst.runs) + ": " + cause.what;
   }
-  return {with_gain(std::move(cause), evidence.step_us, best->first)};
+  return {std::move(cause)};
 }
 
 std::vector<Cause> late_gradients(const Evidence& evidence) {

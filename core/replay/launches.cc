@@ -59,6 +59,52 @@ void ReadyTimes::handed_in(TimeUs at_us, const trace::GradientTrace& gradient,
         ready->second = {std::max(ready->second.us, at_us), gradient.last_step};
 }
 
+// The number of each launch of which a record tells, and the record's place, in order. There may be hundreds of thousands, and explain asks
+// for them often. A trace may come from anywhere, so numbers may be made to collide in a table of hashes.
+std::vector<std::pair<std::uint64_t, std::size_t>> records_by_number(const trace::NodeTrace& trace) {
+  std::vector<std::pair<std::uint64_t, std::size_t>> places;
+  for (std::size_t i = 0; i < trace.records.size(); ++i) {
+    const trace::TraceRecord& record = trace.records[i];
+    if (record.kind() == TraceKind::kOrder) places.emplace_back(record.as<trace::OrderTrace>().number, i);
+    if (record.kind() == TraceKind::kTransfer) places.emplace_back(record.as<trace::TransferTrace>().number, i);
+  }
+  std::ranges::sort(places);
+  return places;
+}
+
+void add(const trace::TraceRecord& record, const ReadyTimes& ready, NodeLaunch& launch) {
+  if (record.kind() == TraceKind::kTransfer) {
+    const auto transfer = record.as<trace::TransferTrace>();
+    launch.link = transfer.link;
+    launch.bytes = transfer.bytes;
+    launch.wire_bytes = transfer.wire_bytes;
+    launch.spans.push_back({transfer.stage, record.begin_us(), record.end_us()});
+    return;
+  }
+  const auto order = record.as<trace::OrderTrace>();
+  launch.link = order.link;
+  launch.bytes = launch.wire_bytes = order.bytes();
+  launch.order = order;
+  launch.ordered_us = record.begin_us();
+  if (const auto& known = ready.of(order); known.us > 0) launch.ready_us = known.us, launch.last_step = known.last_step;
+}
+
+// Moves them into the order of the begin of their transfers. They are in the order of their numbers.
+std::vector<NodeLaunch> by_begin(std::vector<NodeLaunch> launches) {
+  std::vector<std::pair<TimeUs, std::size_t>> order;
+  order.reserve(launches.size());
+  for (NodeLaunch& launch : launches) {
+    const auto times = [](const NodeLaunch::Span& span) { return std::pair(span.begin_us, span.end_us); };
+    if (!std::ranges::is_sorted(launch.spans, {}, times)) std::ranges::stable_sort(launch.spans, {}, times);
+    order.emplace_back(launch.spans.empty() ? TimeUs{0} : launch.begin_us(), order.size());
+  }
+  std::ranges::sort(order);
+  std::vector<NodeLaunch> sorted;
+  sorted.reserve(order.size());
+  for (const auto& [begin_us, place] : order) sorted.push_back(std::move(launches[place]));
+  return sorted;
+}
+
 }  // namespace
 
 std::vector<std::vector<std::uint32_t>> buckets_by_tensor(const trace::TraceGroup& group) {
@@ -70,37 +116,12 @@ std::vector<std::vector<std::uint32_t>> buckets_by_tensor(const trace::TraceGrou
 
 std::vector<NodeLaunch> launches_of(const trace::NodeTrace& trace) {
   const ReadyTimes ready(trace);
-  std::map<std::uint64_t, NodeLaunch> launches;
-  for (const auto& record : trace.records) {
-    if (record.kind() == TraceKind::kOrder) {
-      const auto order = record.as<trace::OrderTrace>();
-      NodeLaunch& launch = launches[order.number];
-      launch.number = order.number;
-      launch.link = order.link;
-      launch.bytes = launch.wire_bytes = order.bytes();
-      launch.order = order;
-      launch.ordered_us = record.begin_us();
-      if (const auto& known = ready.of(order); known.us > 0)
-        launch.ready_us = known.us, launch.last_step = known.last_step;
-    } else if (record.kind() == TraceKind::kTransfer) {
-      const auto transfer = record.as<trace::TransferTrace>();
-      NodeLaunch& launch = launches[transfer.number];
-      launch.number = transfer.number;
-      launch.link = transfer.link;
-      launch.bytes = transfer.bytes;
-      launch.wire_bytes = transfer.wire_bytes;
-      launch.spans.push_back({transfer.stage, record.begin_us(), record.end_us()});
-    }
+  std::vector<NodeLaunch> launches;
+  for (const auto& [number, place] : records_by_number(trace)) {
+    if (launches.empty() || launches.back().number != number) launches.push_back({.number = number});
+    add(trace.records[place], ready, launches.back());
   }
-  std::vector<NodeLaunch> sorted;
-  for (auto& [number, launch] : launches) {
-    std::ranges::stable_sort(launch.spans, {},
-                             [](const NodeLaunch::Span& s) { return std::pair(s.begin_us, s.end_us); });
-    sorted.push_back(std::move(launch));
-  }
-  std::ranges::stable_sort(
-      sorted, {}, [](const NodeLaunch& launch) { return launch.spans.empty() ? TimeUs{0} : launch.begin_us(); });
-  return sorted;
+  return by_begin(std::move(launches));
 }
 
 }  // namespace deft::replay

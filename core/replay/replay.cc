@@ -256,20 +256,17 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
 }
 
 // The steps of the leader after the warm-up, from forward to forward.
-std::vector<double> simulated_steps_us(const model::Timeline& timeline, std::uint64_t warmup) {
-  std::vector<double> begins_us, steps_us;
-  for (const auto& span : timeline.compute)
-    if (span.stage == model::Stage::kForward && span.bucket == 0 && span.step >= warmup)
-      begins_us.push_back(span.start_us);
-  std::ranges::sort(begins_us);
-  for (std::size_t i = 1; i < begins_us.size(); ++i) steps_us.push_back(begins_us[i] - begins_us[i - 1]);
+std::vector<double> simulated_steps_us(const std::vector<double>& forward_began_us, std::uint64_t warmup) {
+  std::vector<double> steps_us;
+  for (std::size_t step = warmup + 1; step < forward_began_us.size(); ++step)
+    steps_us.push_back(forward_began_us[step] - forward_began_us[step - 1]);
   std::ranges::sort(steps_us);
   return steps_us;
 }
 
 sim::Options options_of(const MeasuredJob& measured, const model::Profile& profile, const std::string& policy,
-                        const Steps& steps) {
-  sim::Options options{.steps = steps.all, .warmup_steps = steps.warmup, .record = true};
+                        const Steps& steps, const WhatIf& what_if) {
+  sim::Options options{.steps = steps.all, .warmup_steps = steps.warmup, .is_stopped = what_if.is_stopped};
   options.overlaps_forward = overlaps_forward(measured, policy);
   for (model::LinkIndex link = 0; link < profile.links.size(); ++link)
     if (has_priority_channel(profile.links[link])) options.priority_links.push_back(link);
@@ -287,7 +284,7 @@ Result<sim::Outcome> simulated(const sched::Setup& setup, const model::Profile& 
 // Fewer parts than in the trace leave the workers more of their cores. True: the nodes compute noticeably faster for it.
 bool with_waits_of(const sim::Outcome& outcome, const Steps& steps, const WhatIf& what_if, MeasuredJob measured,
                    std::vector<sim::NodeSpeed>& nodes) {
-  const double parts = static_cast<double>(outcome.timeline.sends.size()) / static_cast<double>(steps.all);
+  const double parts = static_cast<double>(outcome.pieces) / static_cast<double>(steps.all);
   const auto before = measured.nodes;
   measured.nodes = with_fewer_waits(std::move(measured.nodes), measured.core_waits, parts);
   bool is_noticeable = false;
@@ -342,13 +339,13 @@ Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) 
   const auto setup = setup_of(measured, what_if, profile, policy, *coding);
   if (!setup) return tl::unexpected(setup.error());
   const Steps& steps = what_if.briefly ? kFewSteps : kSteps;
-  const sim::Options options = options_of(measured, profile, policy, steps);
+  const sim::Options options = options_of(measured, profile, policy, steps, what_if);
   auto nodes = nodes_of(measured, what_if);
   auto outcome = simulated(*setup, profile, options, nodes);
   if (outcome && with_waits_of(*outcome, steps, what_if, measured, nodes))
     outcome = simulated(*setup, profile, options, nodes);
   if (!outcome) return tl::unexpected(outcome.error());
-  const auto steps_us = simulated_steps_us(outcome->timeline, steps.warmup);
+  const auto steps_us = simulated_steps_us(outcome->forward_began_us, steps.warmup);
   auto sorted = measured.steps_us;
   std::ranges::sort(sorted);
   return Prediction{.policy = policy,

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -32,6 +33,8 @@ struct WhatIf {
   std::optional<model::CodecCost> codec =
       {};                // of all gradients that may be encoded; an exact one: none. Empty: as traced
   bool briefly = false;  // fewer steps, for a search among exact policies: plans come into force too late
+  std::function<bool()> is_stopped =
+      {};  // asked now and then: a replay whose answer is true fails. Empty: nobody stops it
 };
 
 struct Prediction {
@@ -47,7 +50,7 @@ struct Prediction {
 // True if it makes fewer updates a step than `updates`, by more than noise. Then shorter steps are no gain.
 [[nodiscard]] bool makes_fewer_updates(const Prediction& prediction, double updates);
 
-// kInvalid for an unknown link or policy, or an impossible number; the error names it.
+// kInvalid for an unknown link or policy, or an impossible number; the error names it. kUnavailable if it is stopped.
 Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if);
 
 }  // namespace deft::replay

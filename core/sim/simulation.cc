@@ -68,6 +68,13 @@ std::vector<std::uint64_t> scheduler_bucket_bytes(const model::Profile& profile)
 constexpr std::uint64_t kEventsALook =
     4096;  // between two looks whether the simulation is stopped: a millisecond or two
 
+// Records the updates of a bucket of the profile.
+struct RecordApplied {
+  TimelineRecorder& recorder;
+  std::uint32_t bucket;
+  void operator()(const Update& update, double complete_us) const { recorder.applied(bucket, update, complete_us); }
+};
+
 class Simulation {
  public:
   Simulation(sched::Scheduler& scheduler, const model::Profile& profile, const Options& options)
@@ -96,10 +103,12 @@ class Simulation {
     if (!error_) check_finished();
     if (error_) return tl::unexpected(*error_);
     for (std::uint32_t bucket = 0; bucket < profile_.buckets.size(); ++bucket)
-      recorder_.applied(bucket, gate_.book().apply_rest(mirrored(bucket)));
+      gate_.book().apply_rest(mirrored(bucket), RecordApplied{recorder_, bucket});
     Outcome outcome;
     steady_.measure(options_.warmup_steps, profile_.buckets.size(), outcome);
     outcome.events = events_.added();
+    outcome.forward_began_us = recorder_.forward_began_us();
+    outcome.pieces = recorder_.pieces();
     outcome.timeline = recorder_.take();
     return outcome;
   }
@@ -176,7 +185,7 @@ class Simulation {
     if (compute.stage() == Stage::kForward) {
       const std::uint32_t bucket = compute.bucket();
       if (!may_forward(node, bucket, compute.step())) return;
-      if (node == kLeader) recorder_.applied(bucket, gate_.book().apply(mirrored(bucket), compute.step()));
+      if (node == kLeader) gate_.book().apply(mirrored(bucket), compute.step(), RecordApplied{recorder_, bucket});
     }
     events_.add(compute.start(now_us_), QueuedEvent::Kind::kComputeDone, node);
   }

@@ -68,7 +68,9 @@ struct Outcome {
   double wire_bytes_per_step = 0;  // that they took encoded
   double launches_per_step = 0;
   std::uint64_t events = 0;
-  model::Timeline timeline;  // the leader's; empty unless Options::record
+  std::uint64_t pieces = 0;              // of buckets that were sent, in all steps
+  std::vector<double> forward_began_us;  // [step]: when the leader's forward began, behind its waits
+  model::Timeline timeline;              // the leader's; empty unless Options::record
 };
 
 // Runs `options.steps` steps. kInvalid for impossible options, kExhausted beyond max_events, kUnavailable if it is stopped, and kInternal

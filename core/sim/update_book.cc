@@ -62,17 +62,6 @@ bool UpdateBook::may_begin(model::BucketIndex bucket, std::uint64_t step) const 
   return true;
 }
 
-std::vector<UpdateBook::Applied> UpdateBook::apply(model::BucketIndex bucket, std::uint64_t step) {
-  auto& pending = books_[bucket].pending;
-  std::vector<Applied> applied;
-  while (!pending.empty() && pending.front().update && pending.front().update->apply_step <= step &&
-         pending.front().complete_us >= 0) {
-    applied.push_back({*pending.front().update, pending.front().complete_us});
-    pending.pop_front();
-  }
-  return applied;
-}
-
 std::string UpdateBook::describe_wait(model::BucketIndex bucket, std::uint64_t step) const {
   const Book& book = books_[bucket];
   for (const auto& entry : book.pending)

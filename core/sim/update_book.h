@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <vector>
 
@@ -25,14 +24,21 @@ class UpdateBook {
   // True if all updates that apply before the forward of `step` are complete.
   [[nodiscard]] bool may_begin(model::BucketIndex bucket, std::uint64_t step) const;
 
-  struct Applied {
-    sched::Update update;
-    double complete_us;
-  };
-  // The updates that no forward before that of `step` has seen. Call it when may_begin is true. Each update is given once.
-  std::vector<Applied> apply(model::BucketIndex bucket, std::uint64_t step);
+  // Calls visit(update, complete_us) for the updates that no forward before that of `step` has seen. Call it when may_begin is true. Each
+  // update is given once.
+  template <typename Visit>
+  void apply(model::BucketIndex bucket, std::uint64_t step, const Visit& visit) {
+    auto& pending = books_[bucket].pending;
+    auto rest = pending.begin();
+    for (; rest != pending.end() && rest->update && rest->update->apply_step <= step && rest->complete_us >= 0; ++rest)
+      visit(*rest->update, rest->complete_us);
+    pending.erase(pending.begin(), rest);
+  }
   // All complete updates, whatever their step. For the end of the run.
-  std::vector<Applied> apply_rest(model::BucketIndex bucket) { return apply(bucket, ~std::uint64_t{0}); }
+  template <typename Visit>
+  void apply_rest(model::BucketIndex bucket, const Visit& visit) {
+    apply(bucket, ~std::uint64_t{0}, visit);
+  }
   // Says for people why the forward of `bucket` waits.
   [[nodiscard]] std::string describe_wait(model::BucketIndex bucket, std::uint64_t step) const;
 
@@ -46,8 +52,8 @@ class UpdateBook {
   };
   struct Book {
     std::uint64_t bytes = 0;
-    std::uint64_t next_step = 0;     // the first step that no update has merged yet
-    std::deque<Generation> pending;  // the generations that are known and not applied yet, by number
+    std::uint64_t next_step = 0;      // the first step that no update has merged yet
+    std::vector<Generation> pending;  // the few generations that are known and not applied yet, by number
   };
   Generation& generation(Book& book, std::uint64_t number);
   std::vector<Book> books_;
