@@ -159,9 +159,25 @@ Result<std::vector<model::CodecCost>> codecs_of(const OptimizeOptions& options, 
   return costs;
 }
 
+// The time that the user gives.
+class Budget {
+ public:
+  explicit Budget(TimeUs all_us) : all_us_(all_us) {}
+  [[nodiscard]] TimeUs left_us() const { return began_us_ + all_us_ - MonotonicClock::now(); }
+  // As a share.
+  [[nodiscard]] double left() const { return static_cast<double>(left_us()) / static_cast<double>(all_us_); }
+  [[nodiscard]] bool is_over() const { return left_us() <= 0; }
+  [[nodiscard]] double used_s() const { return static_cast<double>(MonotonicClock::now() - began_us_) / 1e6; }
+
+ private:
+  TimeUs began_us_ = MonotonicClock::now();
+  TimeUs all_us_;
+};
+
 struct Outcome {
   optimize::Found found;
   double seconds = 0;
+  TimeUs left_us = 0;                // of the budget, behind the search
   std::vector<std::string> advice;   // what the script must do to need less memory
   bool changes_script = false;       // the advice is more than that nothing is to be done
   std::optional<Verified> verified;  // if a command was given, and there was something to try
@@ -173,16 +189,18 @@ struct Outcome {
   }
 };
 
-// What a codec would win beside the settings that were told to be taken or kept. Nobody has asked for it: it rounds gradients.
+// What a codec would win beside the settings that were told to be taken or kept, if there is time to look. Nobody has asked for it: it
+// rounds gradients.
 void suggest_codec(const replay::MeasuredJob& measured, const Outcome& outcome) {
   const optimize::Found& found = outcome.found;
   constexpr const char* kSuggested = "int8";
-  if (measured.profile.codecs.size() > 1) return;
+  if (measured.profile.codecs.size() > 1 || outcome.left_us <= 0) return;
+  const Budget rest(outcome.left_us);
   const auto cost = replay::codec_cost(kSuggested, measured, measured.node_count);
   if (!cost) return;
   optimize::Settings settings = outcome.is_taken ? found.settings : found.traced;
   settings.compression = kSuggested;
-  const double us = optimize::replayed_us(measured, settings, {*cost});
+  const double us = optimize::replayed_us(measured, settings, {*cost}, false, [&] { return rest.is_over(); });
   if (us <= 0 || us > (outcome.is_taken ? found.step_us : found.traced_us) * (1 - optimize::kLeastGain)) return;
   std::printf("compression = %s would make it %.1f ms, and rounds gradients: see deft optimize --compression %s\n",
               kSuggested, us / 1000, kSuggested);
@@ -234,6 +252,7 @@ void print_json(const Outcome& outcome, const nlohmann::json& memory, const std:
                          {"traced_step_us", found.traced_us},
                          {"error", found.error},
                          {"replays", found.replays},
+                         {"ran_out_of_time", found.ran_out_of_time},
                          {"seconds", outcome.seconds}};
   if (const auto& verified = outcome.verified)
     json["verified"] = {{"before_us", verified->before_us},
@@ -280,6 +299,9 @@ void print(const Outcome& outcome, const OptimizeOptions& asked) {
         as_variables(options).c_str(), gain, 100 * found.least_promise());
   } else if (found.replays == 0 && outcome.seconds * 1e6 >= static_cast<double>(asked.budget_us)) {
     std::printf("no settings were tried: the --budget was used up by the replay of the traced job\n");
+  } else if (found.ran_out_of_time) {
+    std::printf(
+        "the --budget was used up before better settings were replayed as a whole, so none are told: give more time\n");
   } else {
     std::printf("no settings are faster than the traced ones by more than replay errs (%.1f %%): keep them\n",
                 100 * found.error);
@@ -295,10 +317,9 @@ void print_verified(const Verified& verified) {
 }
 
 Result<optimize::Found> search(const OptimizeOptions& options, const replay::MeasuredJob& measured,
-                               const replay::MemoryWhatIf& memory, TimeUs began_us) {
+                               const replay::MemoryWhatIf& memory, const Budget& budget) {
   auto codecs = codecs_of(options, measured);
   if (!codecs) return tl::unexpected(codecs.error());
-  const auto left_us = [&] { return static_cast<double>(began_us + options.budget_us - MonotonicClock::now()); };
   optimize::SearchLimits limits{
       .policies = options.policy.empty() ? optimize::exact_policies() : std::vector{options.policy},
       .keeps_buckets = options.running,
@@ -310,23 +331,23 @@ Result<optimize::Found> search(const OptimizeOptions& options, const replay::Mea
     if (!begun) return tl::unexpected(begun.error());
     passes.emplace(*std::move(begun));
     limits.passes = [&](const optimize::Settings& best, double step_us) {
-      return passes->ask(best, step_us, left_us() / 1e6);
+      return passes->ask(best, step_us, static_cast<double>(budget.left_us()) / 1e6);
     };
   }
-  return optimize::search(measured, limits, [&] { return left_us() / static_cast<double>(options.budget_us); });
+  return optimize::search(measured, limits, [&] { return budget.left(); });
 }
 
 Result<Outcome> outcome_of(const OptimizeOptions& options, const replay::MeasuredJob& measured,
-                           const std::optional<optimize::MemoryFit>& fit) {
+                           const std::optional<optimize::MemoryFit>& fit, const Budget& budget) {
   Outcome outcome;
   outcome.changes_script = fit && fit->is_needed();
   if (fit) outcome.advice = memory_advice(*fit, measured);
-  const TimeUs began_us = MonotonicClock::now();
   auto found =
-      search(options, measured, outcome.changes_script ? fit->chosen().what_if : replay::MemoryWhatIf{}, began_us);
+      search(options, measured, outcome.changes_script ? fit->chosen().what_if : replay::MemoryWhatIf{}, budget);
   if (!found) return tl::unexpected(found.error());
   outcome.found = *std::move(found);
-  outcome.seconds = static_cast<double>(MonotonicClock::now() - began_us) / 1e6;
+  outcome.seconds = budget.used_s();
+  outcome.left_us = budget.left_us();
   outcome.is_taken = outcome.found.worth_it();
   if (!options.verifies || !outcome.found.worth_trying()) return outcome;
   const auto both = run_both(options.command, outcome.found.settings.options(outcome.found.traced));
@@ -343,7 +364,7 @@ Result<std::vector<ScriptChange>> try_changes(const OptimizeOptions& options) {
     auto measured = measure_change(name, options.command);
     if (!measured) return tl::unexpected(measured.error());
     replay::charge_codecs(*measured, std::thread::hardware_concurrency());
-    auto found = search(options, *measured, {}, MonotonicClock::now());
+    auto found = search(options, *measured, {}, Budget(options.budget_us));
     if (!found) return tl::unexpected(found.error());
     changes.push_back({name, *std::move(measured), *std::move(found)});
   }
@@ -360,6 +381,7 @@ Result<int> run_optimize(Arguments arguments) {
   const auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
   if (auto ok = check_output(options->output); !ok) return tl::unexpected(ok.error());
+  const Budget budget(options->budget_us);
   auto job = read_traced_job("deft optimize", options->folder);
   if (!job) return tl::unexpected(job.error());
   replay::MeasuredJob& measured = job->measured;
@@ -370,7 +392,7 @@ Result<int> run_optimize(Arguments arguments) {
     if (!fits) return tl::unexpected(fits.error());
     fit = *std::move(fits);
   }
-  const auto outcome = outcome_of(*options, measured, fit);
+  const auto outcome = outcome_of(*options, measured, fit, budget);
   if (!outcome) return tl::unexpected(outcome.error());
   const auto changes = try_changes(*options);
   if (!changes) return tl::unexpected(changes.error());

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,10 @@ namespace deft::optimize {
 // The names of its links that carried something.
 std::vector<std::string> links_of(const replay::MeasuredJob& measured);
 
-// kInvalid if the job cannot run with the settings.
+// kInvalid if the job cannot run with the settings, kUnavailable if `is_stopped` has said yes.
 Result<replay::Prediction> predicted(const replay::MeasuredJob& measured, const Settings& settings,
-                                     const SearchLimits& limits, bool briefly);
+                                     const SearchLimits& limits, bool briefly,
+                                     const std::function<bool()>& is_stopped = {});
 
 // Plans need many steps to come into force.
 bool delays_updates(const std::string& policy);
@@ -39,25 +41,32 @@ class Replays {
       : measured_(measured), limits_(limits), updates_(updates), time_left_(time_left) {}
 
   // Settings that were replayed as a whole already.
-  void know(const Settings& settings, double us) { known_[settings] = us; }
+  void know(const Settings& settings, double us) { known_[settings] = {us, true}; }
   // From now on so much of the time must be left.
   void leave(double share) { kept_ = share; }
   [[nodiscard]] bool have_time() const { return time_left_() > kept_; }
 
   double us(const Settings& settings);
-  // The best of the best ones of the kind of `first` (its codec, what that encodes, its links), by whole replays.
+  // The best of the best ones of the kind of `first` (its codec, what that encodes, its links), by whole replays. Its `us` is 0 if the
+  // time was over before one of them was replayed.
   Candidate best_as_a_whole(const Candidate& first);
   [[nodiscard]] std::size_t count() const { return count_; }
 
  private:
-  double replayed(const Settings& settings, bool briefly);
+  struct Known {
+    double us = 0;
+    bool is_whole = false;  // by a whole replay
+  };
+
+  // Empty: the time was over before it ended.
+  std::optional<double> replayed(const Settings& settings, bool briefly);
 
   const replay::MeasuredJob& measured_;
   const SearchLimits& limits_;
   const double updates_;
   const std::function<double()>& time_left_;
   double kept_ = 0;
-  std::map<Settings, double> known_;
+  std::map<Settings, Known> known_;
   std::size_t count_ = 0;
 };
 

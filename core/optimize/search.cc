@@ -146,7 +146,9 @@ class SharedTime {
  public:
   SharedTime(Replays& replays, std::size_t searches)
       : replays_(replays), searches_(static_cast<double>(searches)), left_(searches_) {}
-  void begin_next() { replays_.leave(--left_ / searches_); }
+  void begin_next() { replays_.leave(kForWholeReplays + (1 - kForWholeReplays) * --left_ / searches_); }
+  // With whole replays, in all the time that is left.
+  void end() { replays_.leave(0); }
 
  private:
   Replays& replays_;
@@ -210,17 +212,36 @@ Result<std::vector<Candidate>> best_of_each_kind(Replays& replays, const replay:
     time.begin_next();
     ok = search.with_codec(limits.codecs[i]);
   }
+  time.end();
   if (!ok) return tl::unexpected(ok.error());
   return search.bests();
 }
 
-// Each of them but the first must win kLeastGain beside the ones before it, by whole replays.
+// Each of them but the first must win kLeastGain beside the ones before it, by whole replays. Its `us` is 0 if there was no time for any.
 Candidate best_as_a_whole(Replays& replays, const std::vector<Candidate>& candidates) {
   Candidate best = replays.best_as_a_whole(candidates.front());
   for (const Candidate& candidate : std::span(candidates).subspan(1))
-    if (Candidate whole = replays.best_as_a_whole(candidate); whole.us <= best.us * (1 - kLeastGain))
+    if (Candidate whole = replays.best_as_a_whole(candidate); whole.us > 0 && whole.us <= best.us * (1 - kLeastGain))
       best = std::move(whole);
   return best;
+}
+
+// `found` has the traced settings, and what they take.
+Result<void> look_for_better(Replays& replays, const replay::MeasuredJob& job, const SearchLimits& limits,
+                             Found& found) {
+  const auto bests = best_of_each_kind(replays, job, {found.traced, found.traced_us}, limits, found);
+  if (!bests) return tl::unexpected(bests.error());
+  if (bests->back().settings == found.traced) return {};
+  const Candidate best = best_as_a_whole(replays, *bests);
+  found.ran_out_of_time = best.us <= 0 && !replays.have_time();
+  if (best.us > 0 && best.us < found.traced_us) found.settings = best.settings, found.step_us = best.us;
+  return {};
+}
+
+// What replay gets wrong of the traced job, which takes `replayed_us` by replay: a share.
+double error_of(const replay::MeasuredJob& measured, double replayed_us) {
+  const double measured_us = replay::median(measured.steps_us);
+  return measured_us > 0 ? std::abs(replayed_us / measured_us - 1) : 0;
 }
 
 }  // namespace
@@ -264,8 +285,8 @@ std::vector<std::string> exact_policies() {
 }
 
 double replayed_us(const replay::MeasuredJob& measured, const Settings& settings,
-                   const std::vector<model::CodecCost>& codecs, bool briefly) {
-  const auto prediction = predicted(measured, settings, {.policies = {}, .codecs = codecs}, briefly);
+                   const std::vector<model::CodecCost>& codecs, bool briefly, const std::function<bool()>& is_stopped) {
+  const auto prediction = predicted(measured, settings, {.policies = {}, .codecs = codecs}, briefly, is_stopped);
   return prediction ? prediction->step_us_p50 : 0;
 }
 
@@ -278,20 +299,18 @@ Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& li
                 "the job's policy is " + traced->policy + ", so it takes no settings while it runs",
                 "look for settings of a new start: leave out --running");
   const replay::MeasuredJob job = job_within(measured, limits);
-  const auto now = predicted(job, *traced, limits, false);
+  const std::function<bool()> is_over = [&] { return time_left() <= 0; };
+  Found found{.traced = *traced, .settings = *traced};
+  const auto now = predicted(job, *traced, limits, false, is_over);
+  if (!now && now.error().kind == ErrorKind::kUnavailable) return found.ran_out_of_time = true, found;
   if (!now) return tl::unexpected(now.error());
   if (now->step_us_p50 <= 0) return fail(ErrorKind::kInvalid, "the traced job cannot be replayed");
-  Found found{.traced = *traced, .settings = *traced, .traced_us = now->step_us_p50, .step_us = now->step_us_p50};
-  const double measured_us = replay::median(measured.steps_us);
-  const double as_traced_us = limits.memory.is_as_traced() ? now->step_us_p50 : replayed_us(measured, *traced);
-  if (measured_us > 0) found.error = std::abs(as_traced_us / measured_us - 1);
+  found.traced_us = found.step_us = now->step_us_p50;
+  found.error = error_of(
+      measured, limits.memory.is_as_traced() ? found.traced_us : replayed_us(measured, *traced, {}, false, is_over));
   Replays replays(job, limits, now->updates_per_step, time_left);
   replays.know(*traced, found.traced_us);
-  const auto bests = best_of_each_kind(replays, job, {*traced, found.traced_us}, limits, found);
-  if (!bests) return tl::unexpected(bests.error());
-  if (bests->back().settings != *traced)
-    if (const Candidate best = best_as_a_whole(replays, *bests); best.us < found.traced_us)
-      found.settings = best.settings, found.step_us = best.us;
+  if (auto ok = look_for_better(replays, job, limits, found); !ok) return tl::unexpected(ok.error());
   found.replays = replays.count();
   return found;
 }

@@ -11,6 +11,7 @@
 // Passes of a user may propose settings, once the best ones of each kind are known, and it climbs from these, too.
 // If the traced policy delays updates, settings count only if it makes as many updates with them. All this is done by replays of few
 // steps (dPRO's partial replay), but plans come into force later and need whole ones. At the end whole replays decide among the best.
+// The last part of the time is kept for these. No replay goes on when the time is over.
 // Replay is deterministic, so the same trace gives the same settings, unless time runs out. What replay gets wrong of the traced job
 // itself is the error of the promise.
 #pragma once
@@ -45,6 +46,8 @@ inline constexpr double kLeastGain = 0.02;  // of a step: less is not worth anot
 // The gain that replay must promise, as long as nobody has tried the settings. Replay errs more with another policy, bucketing or codec
 // than with the traced ones, and promises too much of most of them (docs/benchmarks-tracing.md).
 inline constexpr double kLeastPromiseOfSizes = 0.03, kLeastPromise = 0.06, kFurtherError = 0.04;
+
+inline constexpr double kForWholeReplays = 0.3;  // of the time of a search
 
 // What a user's pass wants to be tried.
 struct Proposal {
@@ -82,10 +85,12 @@ struct PassResult {
 
 struct Found {
   Settings traced, settings;
-  double traced_us = 0;  // a step, both by replay and with SearchLimits::memory
+  // Steps, by replay and with SearchLimits::memory. 0: the time was over before the traced job was replayed.
+  double traced_us = 0;
   double step_us = 0;
   double error = 0;  // of the replay of the traced job: a share
   std::size_t replays = 0;
+  bool ran_out_of_time = false;  // before better settings, or the traced ones, were replayed as a whole
   std::map<std::string, PassResult> passes = {};  // by name
   std::size_t passes_asked = 0;                   // so many times
 
@@ -103,13 +108,15 @@ std::string why_links_stay(const replay::MeasuredJob& measured);
 // All policies whose updates are those of plain data-parallel training, but `auto`, which chooses among them itself.
 std::vector<std::string> exact_policies();
 
-// `time_left`: the share of the time that is left, from 1 to 0. The search without codecs and that with each of them get equal shares.
+// `time_left`: the share of the time that is left, from 1 to 0. kForWholeReplays of it is kept for the end, and the search without codecs
+// and that with each of them get equal shares of the rest.
 // kInvalid if the traced job cannot be replayed, or cannot change while it runs although limits.keeps_buckets. Also an error of the passes.
 Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& limits,
                      const std::function<double()>& time_left);
 
-// The step time of the job with these settings, of which `codecs` has the codec; 0 if it cannot run with them.
+// The step time of the job with these settings, of which `codecs` has the codec; 0 if it cannot run with them, or if it was stopped.
 double replayed_us(const replay::MeasuredJob& measured, const Settings& settings,
-                   const std::vector<model::CodecCost>& codecs = {}, bool briefly = false);
+                   const std::vector<model::CodecCost>& codecs = {}, bool briefly = false,
+                   const std::function<bool()>& is_stopped = {});
 
 }  // namespace deft::optimize

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <limits>
 #include <set>
 
@@ -56,6 +57,42 @@ TEST(Search, WithoutTimeItKeepsTheSettings) {
   EXPECT_EQ(found->settings, found->traced);
   EXPECT_EQ(found->replays, 0U);
   EXPECT_FALSE(found->worth_it());
+}
+
+double cpu_s() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// The time that a search among the traced buckets takes beyond `wholes` times that of a whole replay, as a share of it.
+struct Overrun {
+  double share = 0;
+  std::size_t replays = 0;
+  bool ran_out_of_time = false;
+};
+Overrun overrun_of(const replay::MeasuredJob& measured, double wholes) {
+  double began_s = cpu_s();
+  replayed_us(measured, {"bytescheduler", 0, 1 << 20, 4 << 20});
+  const double budget_s = wholes * (cpu_s() - began_s);
+  began_s = cpu_s();
+  const auto found = search(measured, {.policies = {"bytescheduler", "p3"}, .keeps_buckets = true},
+                            [&] { return 1 - (cpu_s() - began_s) / budget_s; });
+  EXPECT_TRUE(found);
+  return {(cpu_s() - began_s) / budget_s - 1, found->replays, found->ran_out_of_time};
+}
+
+// Each replay at the end takes as long as that of the traced job.
+TEST(Search, EndsWhenItsTimeIsOver) {
+  const auto measured = job_of_buckets(3000, "bytescheduler");
+  const auto long_enough = overrun_of(measured, 4);
+  EXPECT_LT(long_enough.share, 0.1);
+  EXPECT_GT(long_enough.replays, 3U);
+  EXPECT_LT(overrun_of(measured, 1.5).share, 0.1) << "the replay of a setting takes longer than the rest of the time";
+  const auto too_short = overrun_of(measured, 0.5);
+  EXPECT_LT(too_short.share, 0.1) << "that of the traced job, too";
+  EXPECT_EQ(too_short.replays, 0U);
+  EXPECT_TRUE(too_short.ran_out_of_time);
 }
 
 TEST(Search, ForARunningJobItKeepsTheBuckets) {
