@@ -102,11 +102,14 @@ class Replays:
 
 
 def what_if_options(traced: Scheme, scheme: Scheme) -> list[str]:
-    """The options of `deft replay` that make one scheme of the other."""
+    """The options of `deft replay` that make one scheme of the other.
+
+    Another policy would have the codec that the traced job's options give it: under knapsack its plans encode.
+    """
     options = []
     if scheme.kind != traced.kind:
         options += ["--policy", scheme.kind]
-    if scheme.codec != traced.codec:
+    if scheme.kind != traced.kind or scheme.codec != traced.codec:
         options += ["--compression", scheme.codec]
     if scheme.speed != traced.speed:
         options += ["--links", f"all={scheme.speed / traced.speed:g}x"]

@@ -9,7 +9,8 @@ def test_a_scheme_is_predicted_from_another_one_by_the_options_of_deft_replay():
 
     assert options("fifo", "fifo") == []
     assert options("fifo:compression=int8", "fifo:compression=int8") == []
-    assert options("fifo", "knapsack:compression=none") == ["--policy", "knapsack"]
+    assert options("fifo", "p3") == ["--policy", "p3", "--compression", "none"]
+    assert options("fifo", "knapsack:compression=none") == ["--policy", "knapsack", "--compression", "none"]
     assert options("knapsack", "knapsack") == []
     assert options("fifo", "fifo:compression=int8") == ["--compression", "int8"]
     assert options("fifo:compression=int8", "p3") == ["--policy", "p3", "--compression", "none"]
