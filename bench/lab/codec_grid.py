@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lab import lateness, models
+from lab import dates, lateness, models
 from lab.catalogue import MODELS as LAB_MODELS
+from lab.codec_arguments import codec_names
 from lab.codec_sums import CodecSums
 from lab.datasets import loss as loss_of
 from lab.datasets import open_dataset
@@ -50,12 +51,12 @@ class GridRun:
 class DatedParameters:
     """Parameters with the same dates. Their gradients are merged, encoded, added, and applied when they are due."""
 
-    def __init__(self, run: GridRun, params: list[nn.Parameter], indices: list[int], case: lateness.Case):
+    def __init__(self, run: GridRun, params: list[nn.Parameter], indices: list[int], case: dates.Case):
         self._run, self._params, self.indices, self._case = run, params, indices, case
         self._merged = [[torch.zeros_like(p) for p in params] for _ in range(run.nodes)]
         self._waiting: list[tuple[int, list[torch.Tensor]]] = []  # the step that sees it, and the average
         kind = torch.optim.Adam if run.optimizer == "adam" else torch.optim.SGD
-        options = {} if run.optimizer == "adam" else {"momentum": lateness.MOMENTUM}
+        options = {} if run.optimizer == "adam" else {"momentum": dates.MOMENTUM}
         self._optimizer = kind(params, lr=run.learning_rate, **options)
 
     @torch.no_grad()
@@ -86,12 +87,12 @@ class DatedParameters:
 
 
 def _groups(run: GridRun, params: list[nn.Parameter]) -> list[DatedParameters]:
-    case = lateness.PLAIN if run.dates == "fresh" else lateness.parse(run.dates)
+    case = dates.PLAIN if run.dates == "fresh" else dates.parse(run.dates)
     by_size = sorted(range(len(params)), key=lambda i: params[i].numel(), reverse=True)
     late = by_size if case.late == "all" else by_size[: int(case.late)]
     fresh = [i for i in range(len(params)) if i not in late]
-    parts = [(sorted(late), case), (fresh, lateness.PLAIN._replace(merged=case.rest))]
-    return [DatedParameters(run, [params[i] for i in indices], indices, dates) for indices, dates in parts if indices]
+    parts = [(sorted(late), case), (fresh, dates.PLAIN._replace(merged=case.rest))]
+    return [DatedParameters(run, [params[i] for i in indices], indices, case) for indices, case in parts if indices]
 
 
 def train(run: GridRun, folder: str | None = None) -> dict[str, float]:
@@ -151,13 +152,13 @@ class FinishedRuns:
         return self._known[key]
 
 
-def _runs(arguments: argparse.Namespace, codec: str, dates: str) -> list[GridRun]:
+def _runs(arguments: argparse.Namespace, codec: str, case: str) -> list[GridRun]:
     known = LAB_MODELS[arguments.model]
     return [
         GridRun(
             model=arguments.model,
             codec=codec,
-            dates=dates,
+            dates=case,
             seed=seed,
             steps=arguments.steps,
             nodes=arguments.nodes,
@@ -171,27 +172,11 @@ def _runs(arguments: argparse.Namespace, codec: str, dates: str) -> list[GridRun
     ]
 
 
-def codec_names(text: str) -> list[str]:
-    """Separated by commas, which stand between a codec's parameters, too: none,lowrank/rank=2,method=powersgd."""
-    names: list[str] = []
-    for word in text.split(","):
-        if names and "=" in word and "/" not in word:
-            names[-1] += f",{word}"
-        else:
-            names.append(word)
-    return names
-
-
 def run(arguments: argparse.Namespace) -> int:
-    codecs, dates = codec_names(arguments.codecs), arguments.dates.split(",")
+    codecs, cases = codec_names(arguments.codecs), arguments.dates.split(",")
     for name in codecs:
         CodecSums(name, [], 1)  # an unknown codec is noticed before the first run
-    for case in dates:
-        if case != "fresh":
-            _check(case)
-            if arguments.precision == "float16":
-                raise ValueError(f"--dates {case} with --precision float16: a step that the scale skips has no date")
-    rows = {(case, name): _runs(arguments, name, case) for case in dates for name in codecs}
+    rows = {(case, name): _runs(arguments, name, case) for case in cases for name in codecs}
     results = FinishedRuns(arguments.results)
     for number, of_seed in enumerate(zip(*rows.values(), strict=True), 1):  # so a grid that is cut off has whole pairs
         for one in of_seed:
@@ -199,22 +184,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"seed {number} of {arguments.seeds} is done", file=sys.stderr)
     measured = {row: [results.of(one, arguments.data) for one in runs] for row, runs in rows.items()}
     print(f"{arguments.model} in {arguments.precision}, {arguments.steps} steps, {arguments.seeds} seeds, ", end="")
-    print(f"{arguments.nodes} nodes; differences to {codecs[0]}, {dates[0]}, with 95 % intervals")
+    print(f"{arguments.nodes} nodes; differences to {codecs[0]}, {cases[0]}, with 95 % intervals")
     print(
         f"{'codec':<16}{'dates':<10}{'bytes':>7}  {'accuracy':>9}  {'difference':>16}  {'loss':>7}  {'difference':>17}"
         f"  diverged, of {codecs[0]}"
     )
-    reference = measured[dates[0], codecs[0]]
+    reference = measured[cases[0], codecs[0]]
     for (case, name), of_row in measured.items():
         print(_row(name, case, of_row, reference))
     return 0
-
-
-def _check(case: str) -> None:
-    try:
-        lateness.parse(case)
-    except argparse.ArgumentTypeError as mistake:
-        raise ValueError(str(mistake)) from None
 
 
 def _diverged(runs: list[dict]) -> int:

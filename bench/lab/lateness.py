@@ -1,61 +1,20 @@
 """Training with late and merged updates of some parameters, in one process and without a network.
 
-    case = parse("1:4+3@100")
-    percent = train(case, open_dataset("images"), TrainingSettings(steps=300), seed=0)      # test accuracy
+    percent = train(dates.parse("1:4+3@100"), open_dataset("images"), TrainingSettings(steps=300), seed=0)
 
-What a case says stands in bench/lateness, whose command line this is.
+gives the test accuracy. bench/lateness is the command line.
 """
 
 from __future__ import annotations
 
-import argparse
-import re
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from lab.datasets import loss as loss_of
+from lab.dates import PLAIN, Case
 from lab.schedule import learning_rate_factor
-
-MOMENTUM = 0.9
-
-
-class Case(NamedTuple):
-    name: str = "0:1+0"
-    late: str = "0"  # how many of the largest matrices; or "all": every parameter
-    merged: int = 1
-    delay: int = 0
-    rest: int = 1
-    factor: float = 1.0
-    momentum: float = MOMENTUM
-    ahead: float = 0.0
-    begins: int = 0
-
-
-PLAIN = Case()
-
-
-def parse(text: str) -> Case:
-    numbers = r"(?:/(\d+))?(?:x(\d+\.?\d*))?(?:m(0\.\d+))?(?:~(\d+\.?\d*))?(?:@(\d+))?"
-    found = re.fullmatch(r"(\d+|all):(\d+)\+(\d+)" + numbers, text)
-    if not found or int(found[2]) == 0 or found[4] == "0":
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is no case: write for instance 1:3+1, all:2+1x2, all:2+1~1 or 1:2+1@100"
-        )
-    late, merged, delay, rest, factor, momentum, ahead, begins = found.groups()
-    return Case(
-        text,
-        late,
-        int(merged),
-        int(delay),
-        int(rest or 1),
-        float(factor or 1),
-        float(momentum or MOMENTUM),
-        float(ahead or 0),
-        int(begins or 0),
-    )
 
 
 class Late:

@@ -83,6 +83,28 @@ def test_a_program_that_would_measure_nothing_says_so(words):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("codecs", "--model", "cnm"),
+        ("codecs", "--dates", "soon"),
+        ("codecs", "--dates", "1:2+1", "--precision", "float16"),
+        ("compress_torch", "--codecs", "int9"),
+        ("compress_torch", "--codecs", "topk/ratio=x"),
+        ("lateness", "--", "1:0+1"),
+        ("plugin_cpu", "--schemes", "fofi"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_wrong_in_a_command_is_said_before_pytorch_is_loaded(words):
+    without = f"import runpy, sys; sys.modules['torch'] = None; sys.prefix = {str(private_python.PROGRAM.parents[1])!r}"
+    program = str(ROOT / "bench" / words[0])
+    run = f"{without}; sys.argv = {[program, *words[1:]]}; runpy.run_path({program!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and words[-1] in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [(["--rounds", "2"], "--keep is for one round"), ([], "there is a folder 'straggler' already")],
 )

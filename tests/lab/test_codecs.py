@@ -1,4 +1,4 @@
-"""bench/codecs: the sums are the codecs' own, nothing is lost, and the statistics are right."""
+"""bench/codecs: the sums are the codecs' own, nothing is lost, and the statistics are right. bench/compress_torch."""
 
 import dataclasses
 import json
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.codec_grid import GridRun, _row, codec_names, train
+from lab import codec_arguments
+from lab.codec_arguments import codec_names
+from lab.codec_grid import MODELS, GridRun, _row, train
 from lab.codec_sums import CodecSums
 from lab.half_precision import LossScale
 from lab.intervals import interval
@@ -93,6 +95,10 @@ def test_commas_separate_codecs_and_their_parameters():
     assert codec_names("none,lowrank/rank=2,method=acp,int8") == ["none", "lowrank/rank=2,method=acp", "int8"]
 
 
+def test_the_command_line_offers_the_models_of_the_grid():
+    assert list(MODELS) == list(codec_arguments.MODELS)
+
+
 def test_fewer_bytes_are_counted():
     sums = CodecSums("int8", SHAPES, 2)
     sums.add(gradients(2), 0)
@@ -143,14 +149,13 @@ def test_half_precision_trains_about_as_full_precision_does():
 
 @pytest.fixture
 def program(load, monkeypatch, capsys):
-    """bench/codecs in this process, which has imported PyTorch: its status, and what it says."""
+    """Runs a program of bench/ in this process, which has imported PyTorch: its status, and what it says."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "1")  # the program sets them, too
-    main = load("bench/codecs").main
 
     def run(*words) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", [str(word) for word in words])
-        status = main()
+        status = load(f"bench/{Path(words[0]).name}").main()
         return status, *capsys.readouterr()
 
     return run
@@ -171,3 +176,12 @@ def test_the_table_and_the_file_of_finished_runs(tmp_path, program):
     assert status == 2 and "'soon' is no case" in error
     status, _, error = program(*command, "--precision", "float16")
     assert status == 2 and "--dates 1:2+1 with --precision float16" in error
+
+
+def test_the_table_beside_torch_has_a_row_for_each_codec(program):
+    names = ["bf16", "fp16", "int8", "topk/ratio=0.02"]
+    status, shown, _ = program("compress_torch", "--megabytes", "1", "--rounds", "1", "--codecs", ",".join(names))
+    assert status == 0
+    rows = [line.split() for line in shown.splitlines()[2:]]
+    assert [row[0] for row in rows] == names
+    assert all(float(number) > 0 for row in rows for number in row[1:])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.lateness import PLAIN, Late, parse, parts_of
+from lab.dates import PLAIN, parse
+from lab.lateness import Late, parts_of
 
 PROGRAM = Path(__file__).resolve().parents[2] / "bench/lateness"
 RATE = 0.125  # powers of two: sums and products are exact
