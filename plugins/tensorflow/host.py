@@ -7,10 +7,12 @@ loops. A call that waits for no rank need not be ordered. libdeft's functions wa
 
 import functools
 import threading
+import weakref
 
 from deft import DeftError
 
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import control_flow_util, control_flow_v2_func_graphs
 
 _ERRORS = {  # by DEFT_E* of deft.h
@@ -84,13 +86,33 @@ _CONTROL_FLOW = (
 )
 
 
-def _taken_into(graph, tensor):
-    """An eager tensor as `graph` may use it: a branch or a loop takes it from the graph around. By itself TensorFlow
-    would take it from eager mode, which in the gradient of a branch or a loop is an error."""
-    if not isinstance(graph, _CONTROL_FLOW):
-        return tensor
-    with graph.outer_graph.as_default():
-        return graph.outer_graph.capture(_taken_into(graph.outer_graph, tensor))
+def _order_in(graph):
+    """The handle of the order variable as operations of `graph` may use it.
+
+    By itself TensorFlow takes it from eager mode, which in the gradient of a branch or a loop is an error. So a branch
+    or a loop takes it from the graph around, and the gradient of a function from whoever calls it: that may be the
+    gradient of a branch.
+    """
+    if isinstance(graph, _CONTROL_FLOW):
+        with graph.outer_graph.as_default():
+            return graph.outer_graph.capture(_order_in(graph.outer_graph))
+    if _is_gradient_of_function(graph):
+        with tf.control_dependencies(None):
+            of_caller = functools.partial(_order_of_caller, weakref.ref(graph))
+            return graph.function_captures._capture_by_ref(graph, of_caller, key="deft_order")
+    return _order_variable().handle
+
+
+def _is_gradient_of_function(graph):
+    """Whether TensorFlow makes this graph once for all calls of a function within graphs."""
+    function = getattr(graph, "outer_graph", None)
+    return isinstance(function, FuncGraph) and graph.name.startswith(f"__backward_{function.name}_")
+
+
+def _order_of_caller(gradient):
+    """Is called for each call of a gradient, and once when its graph is made, to which `gradient` refers."""
+    graph = tf.compat.v1.get_default_graph()
+    return _order_variable().handle if graph is gradient() else _order_in(graph)
 
 
 def _in_order(call):
@@ -101,7 +123,7 @@ def _in_order(call):
     """
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return call()
-    order = _taken_into(tf.compat.v1.get_default_graph(), _order_variable().handle)
+    order = _order_in(tf.compat.v1.get_default_graph())
     with tf.control_dependencies([tf.raw_ops.ReadVariableOp(resource=order, dtype=tf.int32)]):
         results = call()
     with tf.control_dependencies(results):

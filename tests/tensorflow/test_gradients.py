@@ -100,6 +100,40 @@ def in_branches_and_loops():
         expected = gradient(branch(call))(x)  # in eager mode
         for wrap in (branch, loop):
             np.testing.assert_allclose(tf.function(gradient(wrap(call)))(x), expected, atol=1e-6)
+    np.testing.assert_allclose(tf.function(gradient(loop(tf.function(call))))(x), expected, atol=1e-6)  # the last one
+
+
+def of_functions_in_branches():
+    """TensorFlow makes the gradient of a function once, for calls in branches and elsewhere."""
+    import deft.tensorflow as hvd
+
+    x, weight = tf.constant([[1.0], [2.0]]), tf.Variable(3.0)
+
+    @tf.function
+    def squared(x):
+        return tf.cond(x[0, 0] > 0, lambda: hvd.allreduce(x * weight) ** 2, lambda: x)
+
+    @tf.function
+    def twice(x):
+        return squared(x) + hvd.allreduce(squared(x * 2))
+
+    def total(in_branch):
+        return tf.reduce_sum(tf.cond(x[0, 0] > 0, lambda: twice(x), lambda: x) if in_branch else twice(x))
+
+    def gradient(*in_branches):
+        def of_total():
+            with tf.GradientTape() as tape:
+                loss = sum(total(one) for one in in_branches)
+            return tape.gradient(loss, weight)
+
+        return of_total
+
+    once = gradient(False)()
+    np.testing.assert_allclose(once, 2 * 3.0 * (1 + 4) * (1 + 4))
+    for in_branches in ([True], [False, True]):
+        expected = len(in_branches) * once
+        for run in in_both_modes(gradient(*in_branches)):
+            np.testing.assert_allclose(run(), expected, rtol=1e-6)
 
 
 def of_rows_that_are_gathered():
@@ -131,6 +165,7 @@ def everything():
     of_averages()
     of_averaged_rows()
     in_branches_and_loops()
+    of_functions_in_branches()
     of_rows_that_are_gathered()
     two_layers_in_one_model()
     return True

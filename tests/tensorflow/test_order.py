@@ -97,10 +97,19 @@ def test_gradients_of_branches_and_loops_run_in_the_order_of_the_program():
     def branch(x):
         return tf.cond(x > 0, lambda: of("second", of("first", x * variable)), lambda: x)
 
-    def loop(x):
-        return tf.while_loop(lambda count, _: count < 2, lambda count, y: (count + 1, branch(y)), [0, x])[1]
+    def loop(x, nested=branch):
+        return tf.while_loop(lambda count, _: count < 2, lambda count, y: (count + 1, nested(y)), [0, x])[1]
 
-    for repeated, nested in ((1, branch), (2, loop), (1, tf.function(branch))):
+    function = tf.function(branch)
+
+    def function_in_branch(x):
+        return tf.cond(x > 0, lambda: function(x), lambda: x)
+
+    def function_in_loop(x):
+        return loop(x, tf.function(function_in_branch))
+
+    functions = (function_in_branch, tf.function(function_in_branch), function_in_loop)
+    for repeated, nested in ((1, branch), (2, loop), (1, function), *zip((1, 1, 2), functions)):
 
         @tf.function
         def gradient(x, nested=nested):
