@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/replay/job_trace.h"
+#include "core/replay/launches.h"
 #include "core/replay/measured_job.h"
 #include "core/replay/time_shares.h"
 
@@ -30,7 +31,8 @@ struct Cause {
 struct Evidence {
   const JobTrace& job;
   const MeasuredJob& measured;
-  double step_us = 0;  // as replayed
+  double step_us = 0;                     // as replayed
+  std::vector<NodeLaunch> launches = {};  // of the leader
 };
 
 // A NIC that has carried nothing although parts of another size would use it (causes_of_parts.cc).

@@ -44,9 +44,9 @@ std::optional<Prediction> replayed(const std::optional<MeasuredJob>& job) {
 }
 
 // The mean of what the leader's gradients travelled in.
-double mean_part_bytes(const JobTrace& job) {
+double mean_part_bytes(const std::vector<NodeLaunch>& launches) {
   double bytes = 0, parts = 0;
-  for (const auto& launch : launches_of(job.leader()->trace)) {
+  for (const auto& launch : launches) {
     if (!launch.order) continue;
     bytes += static_cast<double>(launch.bytes);
     parts += 1;
@@ -55,10 +55,9 @@ double mean_part_bytes(const JobTrace& job) {
 }
 
 // The links over which the leader has sent nothing.
-std::vector<std::string> idle_names(const JobTrace& job) {
+std::vector<std::string> idle_names(const JobTrace& job, const std::vector<NodeLaunch>& launches) {
   const trace::NodeTrace& leader = job.leader()->trace;
   std::vector<std::string> names;
-  const auto launches = launches_of(leader);
   for (std::size_t link = 0; job.node_count() > 1 && link < leader.header.links.size(); ++link)
     if (std::ranges::none_of(launches, [&](const NodeLaunch& one) { return one.order && one.link == link; }))
       names.push_back(leader.header.links[link]);
@@ -87,9 +86,8 @@ struct Inversion {
   double us = 0;
 };
 
-Inversion worst_inversion(const JobTrace& job) {
+Inversion worst_inversion(const std::vector<NodeLaunch>& launches) {
   std::map<std::pair<std::uint32_t, std::uint32_t>, double> waited;
-  const auto launches = launches_of(job.leader()->trace);
   std::size_t pairs = 0;
   for (std::size_t i = 0; i < launches.size() && pairs < kMostPairs; ++i) {
     const NodeLaunch& urgent = launches[i];
@@ -162,7 +160,7 @@ MeasuredJob as_if_first(const MeasuredJob& measured, const Tensor& tensor) {
 
 std::vector<Cause> idle_links(const Evidence& evidence) {
   std::vector<Cause> causes;
-  const auto names = idle_names(evidence.job);
+  const auto names = idle_names(evidence.job, evidence.launches);
   if (names.empty()) return causes;
   const auto before = replayed(steady(evidence.measured, "profile"));
   for (const std::string& name : names) {
@@ -174,7 +172,7 @@ std::vector<Cause> idle_links(const Evidence& evidence) {
       if (!best || after->step_us_p50 < best->first) best = {after->step_us_p50, size};
     }
     if (!best) continue;
-    const bool is_one = mean_part_bytes(evidence.job) >= static_cast<double>(evidence.measured.profile.bytes());
+    const bool is_one = mean_part_bytes(evidence.launches) >= static_cast<double>(evidence.measured.profile.bytes());
     const std::string bytes = std::to_string(best->second);
     Cause cause{.cause = "idle-link",
                 .where = name,
@@ -187,7 +185,7 @@ std::vector<Cause> idle_links(const Evidence& evidence) {
 }
 
 std::vector<Cause> wrong_sizes(const Evidence& evidence) {
-  const double now = mean_part_bytes(evidence.job);
+  const double now = mean_part_bytes(evidence.launches);
   const auto as_traced = steady(evidence.measured, "profile");
   const auto before = replayed(as_traced);
   if (!before) return {};
@@ -229,7 +227,7 @@ std::vector<Cause> large_credit(const Evidence& evidence) {
   cause = with_gain(std::move(cause), evidence.step_us, best->first);
   if (cause.share < kLeastReplayedGain)
     return {};  // explain would leave it out, and who waits for whom takes long to find
-  if (const Inversion worst = worst_inversion(evidence.job); worst.us > 0) {
+  if (const Inversion worst = worst_inversion(evidence.launches); worst.us > 0) {
     cause.where = "bucket" + std::to_string(worst.waits);
     cause.what =
         "bucket " + std::to_string(worst.waits) + " waits for bucket " + std::to_string(worst.runs) + ": " + cause.what;

@@ -110,7 +110,8 @@ Result<Explanation> explain(const JobTrace& job, const MeasuredJob& measured) {
                           .measured_step_us = now->measured_step_us_p50,
                           .replayed_step_us = now->step_us_p50};
   explanation.doubt = doubt_of(explanation);
-  const std::size_t left_out = find_causes({job, measured, now->step_us_p50}, explanation);
+  const std::size_t left_out =
+      find_causes({job, measured, now->step_us_p50, launches_of(job.leader()->trace)}, explanation);
   if (explanation.causes.empty()) {
     explanation.causes.push_back(none(explanation.shares, job, left_out));
     explanation.causes.front().error_us = explanation.error_us();

@@ -61,12 +61,12 @@ std::string codec_name(const trace::TraceHeader& header, std::size_t codec) {
 
 // What the launches of each codec took on the wire and on the link's thread. A codec that plans did not choose costs nothing and saves
 // nothing.
-std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
+std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader, const std::vector<NodeLaunch>& launches) {
   struct Sum {
     double exact_bytes = 0, coded_bytes = 0, wire_bytes = 0, encode_us = 0, decode_us = 0;
   };
   std::map<model::CodecIndex, Sum> sums;
-  for (const NodeLaunch& launch : launches_of(leader)) {
+  for (const NodeLaunch& launch : launches) {
     if (!launch.order || launch.spans.empty()) continue;
     if (launch.order->codec == 0 || launch.order->codec == model::kWithResiduals) continue;
     Sum& sum = sums[launch.order->codec];
@@ -171,17 +171,17 @@ bool overlap_forward(const std::vector<WorkerStep>& steps) {
 }
 
 // True if launches without a codec of the job brought fewer bytes to their link than they have.
-bool has_own_codecs(const trace::NodeTrace& leader) {
-  return std::ranges::any_of(launches_of(leader), [](const NodeLaunch& launch) {
+bool has_own_codecs(const std::vector<NodeLaunch>& launches) {
+  return std::ranges::any_of(launches, [](const NodeLaunch& launch) {
     return launch.order && launch.order->codec == 0 && !launch.spans.empty() && launch.wire_bytes < launch.bytes &&
            launch.order->half == static_cast<std::uint8_t>(model::AllReduceHalf::kBoth);
   });
 }
 
-LocalSums local_sums_of(const trace::NodeTrace& leader) {
+LocalSums local_sums_of(const trace::NodeTrace& leader, const std::vector<NodeLaunch>& launches) {
   LocalSums sums{.workers = leader.header.ranks.size()};
   double bytes = 0, us = 0, parts = 0;
-  for (const NodeLaunch& launch : launches_of(leader)) {
+  for (const NodeLaunch& launch : launches) {
     const double sum_us = launch.stage_us(trace::TransferStage::kSum);
     if (!launch.order || sum_us <= 0) continue;
     bytes += static_cast<double>(launch.bytes), us += sum_us, parts += 1;
@@ -310,15 +310,16 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.overlaps_forward = overlap_forward(*steps);
   measure_buckets(leader, *group, *steps, measured);
   measured.profile.links = measured_links(job, problems);
-  measured.profile.codecs = codecs_of(leader);
+  const auto launches = launches_of(leader);
+  measured.profile.codecs = codecs_of(leader, launches);
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
   for (const WorkerStep& step : *steps) measured.steps_us.push_back(step.whole_us);
   measure_policy(leader, *group, *steps, measured, problems);
   measured.memories = step_memories(job, problems);
-  measured.has_own_codecs = has_own_codecs(leader);
+  measured.has_own_codecs = has_own_codecs(launches);
   measured.node_count = job.node_count();
   measured.links = common_links(job);
-  measured.local_sums = local_sums_of(leader);
+  measured.local_sums = local_sums_of(leader, launches);
   measured.busiest_host = busiest_host_of(job);
   measured.core_waits = core_waits_of(job, measured.profile.links);
   measure_nodes(job, measured);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "core/replay/launches.h"
@@ -18,11 +19,12 @@ constexpr double kAlike = 0.01;          // of the determinant: below it a fit o
 
 // When the transfer of each of the leader's launches could begin: when the last node had brought its gradients. No node has a sum
 // before that, so a begin behind the leader's end is an error of the clocks. On a busy machine they may be off by more than a transfer.
-std::map<std::uint64_t, TimeUs> joint_begins(const JobTrace& job) {
+// `of_leader`: the leader's launches.
+std::map<std::uint64_t, TimeUs> joint_begins(const JobTrace& job, const std::vector<NodeLaunch>& of_leader) {
   std::map<std::uint64_t, TimeUs> begins, ends;
-  for (const NodeLaunch& launch : launches_of(job.leader()->trace))
+  for (const NodeLaunch& launch : of_leader)
     if (!launch.spans.empty()) begins[launch.number] = launch.begin_us(), ends[launch.number] = launch.end_us();
-  for (const auto& node : job.nodes)
+  for (const auto& node : std::span(job.nodes).subspan(1))  // the leader is the first
     for (const NodeLaunch& launch : launches_of(node.trace)) {
       const auto end = ends.find(launch.number);
       if (launch.spans.empty() || end == ends.end() || launch.begin_us() >= end->second) continue;
@@ -31,25 +33,30 @@ std::map<std::uint64_t, TimeUs> joint_begins(const JobTrace& job) {
   return begins;
 }
 
+// On the leader, from when it could begin.
+struct Transfer {
+  TimeUs begin_us = 0, end_us = 0;
+  std::uint64_t wire_bytes = 0;
+};
+
 // A time in which a link was busy without a pause.
 struct BusyPeriod {
   double us = 0, bytes = 0, parts = 0;
 };
 
 // Transfers of a link overlap, and end in bursts. So a single one tells little, and a whole period tells all.
-std::vector<BusyPeriod> busy_periods(std::vector<NodeLaunch> launches, const std::map<std::uint64_t, TimeUs>& begins) {
-  const auto begin_us = [&](const NodeLaunch& launch) { return begins.at(launch.number); };
-  std::ranges::sort(launches, {}, begin_us);
+std::vector<BusyPeriod> busy_periods(std::vector<Transfer> transfers) {
+  std::ranges::sort(transfers, {}, &Transfer::begin_us);
   std::vector<BusyPeriod> periods;
   TimeUs began_us = 0, end_us = -1;
-  for (const NodeLaunch& launch : launches) {
-    if (begin_us(launch) > end_us) {
+  for (const Transfer& transfer : transfers) {
+    if (transfer.begin_us > end_us) {
       periods.emplace_back();
-      began_us = begin_us(launch);
+      began_us = transfer.begin_us;
     }
-    end_us = std::max(end_us, launch.end_us());
+    end_us = std::max(end_us, transfer.end_us);
     periods.back().us = static_cast<double>(end_us - began_us);
-    periods.back().bytes += static_cast<double>(launch.wire_bytes);
+    periods.back().bytes += static_cast<double>(transfer.wire_bytes);
     periods.back().parts += 1;
   }
   std::erase_if(periods, [](const BusyPeriod& period) { return period.us <= 0 || period.bytes <= 0; });
@@ -128,13 +135,15 @@ model::ProfileLink link_of(const std::string& name, const std::vector<BusyPeriod
 
 std::vector<model::ProfileLink> measured_links(const JobTrace& job, std::vector<std::string>& problems) {
   const trace::NodeTrace& leader = job.leader()->trace;
-  const auto begins = joint_begins(job);
-  std::map<std::uint16_t, std::vector<NodeLaunch>> by_link;
-  for (NodeLaunch& launch : launches_of(leader))
-    if (!launch.spans.empty() && launch.order) by_link[launch.link].push_back(std::move(launch));
+  const auto launches = launches_of(leader);
+  const auto begins = joint_begins(job, launches);
+  std::map<std::uint16_t, std::vector<Transfer>> by_link;
+  for (const NodeLaunch& launch : launches)
+    if (!launch.spans.empty() && launch.order)
+      by_link[launch.link].push_back({begins.at(launch.number), launch.end_us(), launch.wire_bytes});
   std::vector<model::ProfileLink> links;
   for (std::size_t link = 0; link < leader.header.links.size(); ++link) {
-    const auto periods = busy_periods(by_link[static_cast<std::uint16_t>(link)], begins);
+    const auto periods = busy_periods(by_link[static_cast<std::uint16_t>(link)]);
     if (periods.empty())
       problems.push_back("link " + leader.header.links[link] + " carried nothing, and is left out");
     else

@@ -65,10 +65,14 @@ void LinkBoard::finish(const Launch& launch, TimeUs now_us) {
   const auto it =
       std::find_if(state.queue.begin(), state.queue.end(), [&](const InFlight& f) { return f.id == launch.id; });
   if (it == state.queue.end()) throw std::logic_error("part_finished: this launch is not on its way");
-  if (it == state.queue.begin()) state.head_began_us = now_us;
   state.queued_us -= it->cost_us;
   state.bytes -= it->bytes;
-  state.queue.erase(it);
+  if (it != state.queue.begin()) {
+    state.queue.erase(it);
+    return;
+  }
+  state.head_began_us = now_us;
+  state.queue.pop_front();
 }
 
 void LinkBoard::measured(model::LinkIndex link, const model::LinkModel& model) {

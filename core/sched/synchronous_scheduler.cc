@@ -29,11 +29,12 @@ void SynchronousScheduler::enqueue_run(model::BucketIndex first, std::uint32_t c
 void SynchronousScheduler::insert(ReadyTask ready) {
   ready.skew = bucket(ready.bucket).offset % model::kPartAlignBytes;
   ready.part_bytes = model::even_part_bytes(ready.bytes + ready.skew, ready.uncut ? kNoLimit : ready.part_bytes);
-  // Nearly always at one of the ends, where a deque inserts at no cost.
-  const auto place = std::upper_bound(queue_.begin(), queue_.end(), ready, [](const ReadyTask& a, const ReadyTask& b) {
+  const auto goes_before = [](const ReadyTask& a, const ReadyTask& b) {
     return std::tie(a.generation, a.priority) < std::tie(b.generation, b.priority);
-  });
-  queue_.insert(place, ready);
+  };
+  // Nearly always at one of the ends, where a deque inserts at no cost. At the back also nobody needs to look for the place.
+  if (queue_.empty() || !goes_before(ready, queue_.back())) return queue_.push_back(ready);
+  queue_.insert(std::upper_bound(queue_.begin(), queue_.end(), ready, goes_before), ready);
 }
 
 bool SynchronousScheduler::is_urgent_first(std::string_view policy) {

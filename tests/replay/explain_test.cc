@@ -413,7 +413,7 @@ TEST(Explain, PartsThatAllWaitForEachOtherDoNotTakeHours) {
     records.emplace_back(end_us, 2 * end_us,
                          trace::TransferTrace{.number = order.number, .bytes = 4096, .wire_bytes = 4096, .stage = 3});
   }
-  const auto causes = large_credit({job, *measured, replayed_us(*measured)});
+  const auto causes = large_credit({job, *measured, replayed_us(*measured), launches_of(job.nodes.front().trace)});
   ASSERT_EQ(causes.size(), 1U);
   EXPECT_THAT(causes.front().what, HasSubstr("waits for bucket"));
 }
