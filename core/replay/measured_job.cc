@@ -11,6 +11,7 @@
 #include "core/replay/measured_buckets.h"
 #include "core/replay/measured_links.h"
 #include "core/replay/quantiles.h"
+#include "core/replay/worker_cores.h"
 #include "core/replay/worker_steps.h"
 
 namespace deft::replay {
@@ -192,9 +193,11 @@ LocalSums local_sums_of(const trace::NodeTrace& leader, const std::vector<NodeLa
 
 BusiestHost busiest_host_of(const JobTrace& job) {
   std::map<std::string, BusiestHost> hosts;
-  for (const auto& node : job.nodes) {
-    BusiestHost& host = hosts.try_emplace(node.trace.header.host, BusiestHost{0, 0}).first->second;
-    host.nodes += 1, host.workers += node.trace.header.ranks.size();
+  for (std::size_t node = 0; node < job.nodes.size(); ++node) {
+    const trace::TraceHeader& header = job.nodes[node].trace.header;
+    BusiestHost& host = hosts.try_emplace(header.host, BusiestHost{0, 0, 0}).first->second;
+    host.nodes += 1, host.workers += header.ranks.size();
+    host.on_cores = std::max(host.on_cores, compute_on_cores(job, node));
   }
   return std::ranges::max_element(hosts, {}, [](const auto& host) { return host.second.workers; })->second;
 }

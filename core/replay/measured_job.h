@@ -40,6 +40,7 @@ struct LocalSums {
 // The machine with most workers. Emulated nodes share one.
 struct BusiestHost {
   std::size_t nodes = 1, workers = 1;
+  double on_cores = 1;  // the share of compute in which they keep a core each (worker_cores.h)
 };
 
 struct MeasuredJob {

@@ -73,7 +73,8 @@ double slowness(const MeasuredJob& measured) {
 
 void charge_codecs(MeasuredJob& measured, std::size_t cores) {
   if (cores == 0 || measured.busiest_host.workers < cores) return;
-  measured.codec_in_compute = static_cast<double>(measured.busiest_host.nodes) / static_cast<double>(cores);
+  const BusiestHost& host = measured.busiest_host;
+  measured.codec_in_compute = host.on_cores * static_cast<double>(host.nodes) / static_cast<double>(cores);
 }
 
 Result<model::CodecCost> codec_cost(const std::string& name, const MeasuredJob& measured, std::size_t nodes) {

@@ -19,7 +19,8 @@
 
 namespace deft::replay {
 
-// If the workers of a machine keep all of its `cores` busy, encoding takes its time from them. Each worker is taken to compute on one.
+// If the workers of a machine keep all of its `cores` busy, encoding takes its time from them. Each worker is taken to compute on one, as
+// long as the trace says that it has one.
 void charge_codecs(MeasuredJob& measured, std::size_t cores);
 
 // `name` may be "none". kInvalid for an unknown codec.

@@ -6,8 +6,11 @@
 #include <map>
 #include <utility>
 
+#include "core/model/daemon_thread.h"
+#include "core/replay/quantiles.h"
 #include "core/replay/recut.h"
 #include "core/replay/replay.h"
+#include "core/trace/cores_trace.h"
 #include "tests/replay/traced_simulation.h"
 
 namespace deft::replay {
@@ -96,6 +99,50 @@ TEST(TracedCodec, SumsOfLocalWorkersAndSharedMachinesAreSeen) {
   EXPECT_NEAR(measured->local_sums.part_bytes, 400'000, 1);
   EXPECT_EQ(measured->busiest_host.nodes, 2U);
   EXPECT_EQ(measured->busiest_host.workers, 3U);
+}
+
+// Workers that run for `workers_share` of their compute, which is all of a step but the waits. Their daemons keep another half of a core.
+JobTrace job_on_cores(double workers_share) {
+  model::Profile profile;
+  for (int i = 0; i < 8; ++i) profile.buckets.push_back({"b" + std::to_string(7 - i), 400'000, 1000, 2000, {}});
+  profile.links.push_back({.name = "gloo:eth0", .latency_us = 100, .relative_time = {}, .bytes_per_us = 100});
+  auto job = traced_simulation(profile, "fifo", {.steps = 40, .nodes = {{}, {}}});
+  for (auto& node : job.nodes) {
+    const double compute_share = 24'000 / median(measure(job)->steps_us);
+    auto& records = node.trace.records;
+    const TimeUs begin_us = records.front().begin_us(), end_us = records.back().end_us();
+    const auto of_all = [&](double share) {
+      return static_cast<std::uint64_t>(share * static_cast<double>(end_us - begin_us));
+    };
+    const double ran = 0.8 * workers_share * compute_share;  // and it had no core for the rest
+    records.emplace_back(begin_us, end_us,
+                         trace::CoresTrace{.busy_us = of_all(1),
+                                           .own_us = of_all(ran + 0.5),
+                                           .waited_us = of_all(0.2 * workers_share * compute_share),
+                                           .which = 3,
+                                           .cores = 2,
+                                           .workers = 1});
+    records.emplace_back(
+        begin_us, end_us,
+        trace::CpuTrace{.cpu_us = of_all(0.5), .thread = static_cast<std::uint16_t>(model::DaemonThread::kAll)});
+    std::ranges::stable_sort(records, {}, &trace::TraceRecord::begin_us);
+  }
+  return job;
+}
+
+// Two workers on two cores: a codec takes from them what both nodes encode, as far as they need their cores.
+TEST(TracedCodec, TakesNoTimeFromWorkersThatLeaveTheirCores) {
+  for (const double share : {0.1, 0.6, 1.0}) {
+    auto measured = measure(job_on_cores(share));
+    ASSERT_TRUE(measured) << measured.error().message();
+    charge_codecs(*measured, 2);
+    EXPECT_NEAR(measured->codec_in_compute, share, 0.01);
+  }
+  auto untold = measured_on("gloo:eth0", 2);
+  charge_codecs(untold, 2);
+  EXPECT_EQ(untold.codec_in_compute, 1);
+  charge_codecs(untold = measured_on("gloo:eth0", 2), 3);
+  EXPECT_EQ(untold.codec_in_compute, 0) << "a core is left";
 }
 
 // A job of eight buckets whose trace tells what they are made of.
