@@ -12,6 +12,7 @@ import weakref
 
 import deft
 from deft import DeftError
+from deft.step_start import StepStart
 
 import torch
 
@@ -27,13 +28,13 @@ class Arena:
     `staging` is a HostStaging if gradients lie on a GPU and the arena does not.
     """
 
-    def __init__(self, session, name, specs, slots=1, device=None):
+    def __init__(self, session, name, specs, slots=1, device=None, begins_together=False):
         """`specs`: (name, dtype, shape, forward position, codec) of each tensor, in production order. `device`: their
-        GPU."""
+        GPU. `begins_together`: no gradient of a step travels before all ranks have called begin()."""
         self.count = len(specs)
         self.nodes = session.nodes
         self._session = session
-        self.staging = self._handover = self._memory = None
+        self.staging = self._handover = self._memory = self._start = None
         self.group, self.views, self.ready = (), [[] for _ in range(slots)], None
         if not specs:  # all gradients are sparse: nothing travels through the arena
             return
@@ -50,9 +51,12 @@ class Arena:
         elif device is not None:
             self.staging = HostStaging(self.group.data(0), self.group.arena_bytes(), device)
         self.ready = self.group.ready
+        if begins_together:
+            self._start = StepStart(session, name, self.group.ready)
+            self.ready = self._start.ready
         if device is not None:
             self._handover = self._behind(device)
-            self.ready = functools.partial(self._handover.once_written, self.group.ready)
+            self.ready = functools.partial(self._handover.once_written, self.ready)
         self.views = [  # by slot and place
             [self._map(place, slot, dtype, shape) for place, (_, dtype, shape, _, _) in enumerate(specs)]
             for slot in range(slots)
@@ -80,6 +84,11 @@ class Arena:
         else:
             self._handover.once_reached(self._session.stage, stage, step)
 
+    def begin(self, step):
+        """Comes before the first gradient of a step; it waits for nobody."""
+        if self._start is not None:
+            self._start.begin(step)
+
     def wait(self, generation):
         self.drain()
         if self.count:
@@ -101,6 +110,8 @@ class Arena:
         if self._handover is not None:
             self._handover.close()
             self._handover = None
+        if self._start is not None:
+            self._start.close()
         if self.staging is not None:
             self.staging.close()
             self.staging = None

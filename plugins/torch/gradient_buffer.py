@@ -74,6 +74,7 @@ class GradientBuffer:
             self.listener.generation_begins(with_backward=False)
         _refuse_early_change(self.versions.changed_while_held())
         appeared = self.declare() if self.arena is None else ()
+        self.arena.begin(self.schedule.step)
         for place in self.round.missing():
             gradient = self.gradients[place]
             self.writer.hand_in(gradient, expose, self.versions.holds_average(gradient))
@@ -160,6 +161,8 @@ class GradientBuffer:
         self.task = hooks.current_task()
         if self.round.phase is not Phase.OPEN:
             self.listener.generation_begins(with_backward=True)
+            if self.arena is not None:
+                self.arena.begin(self.schedule.step)
         self.round.phase = Phase.OPEN
         self.end_with_backward()
 
@@ -185,7 +188,7 @@ class GradientBuffer:
         """All ranks declare in the order in which rank 0's gradients appeared. Gives the dense ones that did here."""
         known, amid, session = self.gradients, set(self.round.amid_passes()), self.process_set.session()
         with self.optimizers.waits(self.name, 1):
-            agreed = self._order.agree(session, f"{self.name}.order", self.writer.terms)
+            agreed = self._order.agree(session, f"{self.name}.order", self.writer.terms, self.optimizers.are_several())
         sparse = set(agreed.sparse)
         self.sparse = [known[index] for index in agreed.sparse]
         self.gradients = [known[index] for index in agreed.order if index not in sparse]
@@ -195,6 +198,7 @@ class GradientBuffer:
             [(g.name, g.wire_dtype, g.param.shape, g.position, g.codec) for g in self.gradients],
             self.schedule.slots,
             device_of([g.param for g in self.gradients]),
+            begins_together=agreed.one_of_several and session.nodes > 1,
         )
         for place, gradient in enumerate(self.gradients):
             gradient.settle_in(place, [views[place] for views in self.arena.views], self.arena.staging)

@@ -47,13 +47,13 @@ def test_gradients_are_declared_as_they_appeared_and_the_others_last():
     order = ProductionOrder(5)
     assert [order.saw(4), order.saw(1, sparse=True), order.saw(3), order.saw(1)] == [1, 1, 1, 2]
     assert order.appeared() == [4, 1, 3]
-    assert order.own() == ([4, 1, 3, 2, 0], [1])
+    assert order.own() == ([4, 1, 3, 2, 0], [1], False)
     order.restart_passes()
     assert order.saw(4) == 1
     assert order.appeared() == [4, 1, 3]
 
 
-def agree(seen, count=4):
+def agree(seen, count=4, several=()):
     """What each rank has after agree(); `seen`: of each rank, (index, sparse) in order of appearance."""
     counts = [count] * len(seen) if isinstance(count, int) else count
 
@@ -61,7 +61,7 @@ def agree(seen, count=4):
         order = ProductionOrder(counts[session.rank])
         for index, sparse in seen[session.rank]:
             order.saw(index, sparse)
-        return order.agree(session, "sgd.order")
+        return order.agree(session, "sgd.order", one_of_several=session.rank in several)
 
     return Ranks(len(seen)).run(work)
 
@@ -69,12 +69,17 @@ def agree(seen, count=4):
 def test_all_ranks_take_the_order_and_the_sparse_ones_of_rank_0():
     first = [(2, False), (0, True), (3, False)]
     others = [[(0, False), (1, True)], [], [(i, True) for i in range(4)]]
-    assert agree([first, *others]) == [([2, 0, 3, 1], [0])] * 4
+    assert agree([first, *others]) == [([2, 0, 3, 1], [0], False)] * 4
+
+
+@pytest.mark.parametrize(("several", "found"), [([0], True), ([1, 2], False)])
+def test_all_ranks_take_what_rank_0_says_of_other_optimizers(several, found):
+    assert [one.one_of_several for one in agree([[]] * 3, several=several)] == [found] * 3
 
 
 def test_ranks_whose_gradients_differ_in_number_keep_their_own_order():
     found = agree([[(1, False)], [(2, True)]], count=[2, 3])
-    assert found == [([1, 0], []), ([2, 1, 0], [2])]
+    assert found == [([1, 0], [], False), ([2, 1, 0], [2], False)]
 
 
 class Hostile(ProductionOrder):
@@ -88,7 +93,7 @@ def test_an_order_that_is_none_is_not_followed():
     def work(session):
         return (ProductionOrder if session.rank else Hostile)(3).agree(session, "sgd.order")
 
-    assert Ranks(2).run(work)[1] == ([2, 1, 0], [])
+    assert Ranks(2).run(work)[1] == ([2, 1, 0], [], False)
 
 
 def test_names_match_by_name_or_by_order():

@@ -88,25 +88,45 @@ def reach(names_of):
     return train_parts(names_of, one_backward)
 
 
+@pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize("policy", ALL)
 @pytest.mark.parametrize("names_of", [in_other_orders, missing_on_one, only_one, others_in_each_step])
-def test_each_rank_may_reach_others_of_the_optimizers(start, policy, names_of):
-    assert all(start(1, policy=policy).run(reach, names_of, workers=3))
-
-
-@pytest.mark.parametrize("policy", ALL)
-def test_on_several_nodes_ranks_may_reach_all_of_them_in_different_orders(start, policy):
-    assert all(start(2, policy=policy).run(reach, in_other_orders))
+def test_each_rank_may_reach_others_of_the_optimizers(start, nodes, policy, names_of):
+    assert all(start(nodes, policy=policy).run(reach, names_of, workers=3))
 
 
 def backwards(op):
     return train_parts(in_other_orders, a_backward_each, op=op)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "bytescheduler"])
+@pytest.mark.parametrize(("nodes", "policy"), [(1, "fifo"), (1, "bytescheduler"), (3, "bytescheduler")])
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
-def test_ranks_may_have_their_backwards_in_different_orders(start, policy, op):
-    assert all(start(1, policy=policy).run(backwards, op, workers=3))
+def test_ranks_may_have_their_backwards_in_different_orders(start, nodes, policy, op):
+    assert all(start(nodes, policy=policy).run(backwards, op, workers=3))
+
+
+def step_in_another_order(_step, rank):
+    return ("abc", "b", "c")[rank]
+
+
+def update_as_listed():
+    """Rank 0 hands in all, and what is updated last comes first there."""
+    rank, size, model = hvd.rank(), hvd.size(), make(Parts)
+    optimizers = [wrapped(part) for part in model.children()][::-1]
+    for step, batch in enumerate(batches(STEPS)):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        one_backward(model, step_in_another_order(step, rank), *share(rank, size, *batch))
+        for optimizer in optimizers:
+            optimizer.step()
+    expected = in_one_process(step_in_another_order, size, one_backward)
+    return all(check(model, optimizer, expected) for optimizer in optimizers)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("policy", ALL)
+def test_updates_may_come_in_another_order_than_gradients(start, nodes, policy):
+    assert all(start(nodes, policy=policy).run(update_as_listed, workers=3))
 
 
 def no_batch_on_one(_step, rank):
@@ -175,9 +195,20 @@ def test_a_circle_that_cannot_end_is_an_error_on_all_ranks(start):
         assert "rank 0 for 'optimizer.0', rank 1 for 'optimizer.1'" in text and "0 times the output" in text, text
 
 
-@pytest.mark.parametrize("policy", ["fifo", "knapsack 0@1"])
-def test_on_several_nodes_it_is_an_error_on_all_ranks(start, policy):
+def wrap_one_later():
+    """When the first optimizer was used, no rank knew that there would be another one."""
+    rank, model = hvd.rank(), make(Parts)
+    optimizers = [wrapped(model.b)]
+    for step, batch in enumerate(batches(STEPS)):
+        one_backward(model, "b" if step == 0 else ("ab", "a", "a")[rank], *share(rank, 3, *batch))
+        for optimizer in optimizers:
+            optimizer.step()
+        if step == 0:
+            optimizers.insert(0, wrapped(model.a))
+
+
+def test_on_several_nodes_all_optimizers_have_to_be_there_before_the_first_backward(start):
     with pytest.raises(WorkerFailed) as failed:
-        start(3, policy=policy, timeout="5s").run(reach, others_in_each_step, workers=3)
+        start(3, policy="fifo", timeout="5s").run(wrap_one_later, workers=3)
     texts = [text for text in failed.value.errors if "RuntimeError: ranks wait for each other's gradients" in str(text)]
     assert texts and all(failed.value.errors), failed.value.errors

@@ -4,6 +4,7 @@
     order.saw(2), order.saw(0, sparse=True)      # in hooks; each gives how many passes this gradient has had
     places = order.agree(session, "sgd.order")   # collective, once
     places.order, places.sparse                  # [2, 0, 1], [0]: indices of gradients
+    places.one_of_several                        # True if rank 0 has more optimizers
 
 What travels are numbers, no pickles: a peer cannot make this process run anything.
 """
@@ -18,6 +19,7 @@ from deft.session import INT64, Session
 class Agreed(NamedTuple):
     order: list[int]  # of all gradients, by index
     sparse: list[int]  # the gradients that are sparse
+    one_of_several: bool = False  # other optimizers exist, too
 
 
 class ProductionOrder:
@@ -46,14 +48,15 @@ class ProductionOrder:
         unseen = [index for index in reversed(range(self._count)) if index not in self._sparse]
         return Agreed([*self._sparse, *unseen], sorted(index for index, sparse in self._sparse.items() if sparse))
 
-    def agree(self, session: Session, name: str, terms: str = "") -> Agreed:
+    def agree(self, session: Session, name: str, terms: str = "", one_of_several: bool = False) -> Agreed:
         """Rank 0's findings; every rank calls this, with the same name. Different `terms` are an error on all ranks.
+        `one_of_several`: what rank 0 says of it counts.
 
         If the numbers of gradients differ, each rank keeps its own: the declaration that follows then names the
         difference. Raises DeftError if the job has failed.
         """
         own = self.own()
-        (count,) = _broadcast(session, f"{name}.count", [self._count], terms)
+        count, several = _broadcast(session, f"{name}.count", [self._count, one_of_several], terms)
         if count < 0:
             return own
         mine = [*own.order, *own.sparse, *[-1] * (self._count - len(own.sparse))]
@@ -61,7 +64,7 @@ class ProductionOrder:
         order, sparse = root[:count], [index for index in root[count:] if index >= 0]
         if sorted(order) != list(range(self._count)) or not set(sparse) <= set(order):
             return own
-        return Agreed(order, sparse)
+        return Agreed(order, sparse, bool(several))
 
 
 def _broadcast(session: Session, name: str, numbers: Sequence[int], terms: str = "") -> list[int]:

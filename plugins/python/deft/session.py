@@ -400,9 +400,9 @@ class Session:
     def barrier(self, name: str = "barrier") -> None:
         self.start_barrier(name).finish()
 
-    def start_barrier(self, name: str, terms: str = "") -> Operation:
-        """Ends when all ranks have called it."""
-        return self._start(_BARRIER, name, None, (), UINT8, terms=terms)
+    def start_barrier(self, name: str, terms: str = "", announced: bool = True) -> Operation:
+        """Ends when all ranks have called it. If it is not `announced`, ranks that have joined do not hear of it."""
+        return self._start(_BARRIER, name, None, (), UINT8, terms=terms, announced=announced)
 
     def start_with_zeros(self, announced: Call) -> Operation | None:
         """A collective that another rank has announced, with zeros; None if zeros mean nothing there."""
@@ -431,6 +431,7 @@ class Session:
         op: int = SUM,
         root: int = 0,
         terms: str,
+        announced: bool = True,
     ) -> Operation:
         self._names.check(name)
         self.joining.begins()
@@ -440,8 +441,8 @@ class Session:
         call(lib.deft_start, self.handle(), byref(spec), byref(handle))
         operation = Operation(self, handle, name)
         self._names.add(name, operation, handle)
-        count = counts[0] if counts else 0
-        self.joining.started(Call(collective, name, count, dtype, op, terms))
+        if announced:
+            self.joining.started(Call(collective, name, counts[0] if counts else 0, dtype, op, terms))
         return operation
 
 

@@ -82,6 +82,9 @@ class SessionOptimizers:
     def follow(self, progress: OptimizerProgress) -> None:
         self._progress[progress.name] = progress
 
+    def are_several(self) -> bool:
+        return len(self._progress) > 1
+
     def forget(self, name: str) -> None:
         self._progress.pop(name, None)
 
@@ -100,7 +103,7 @@ class SessionOptimizers:
     def look(self) -> None:
         """The innermost wait goes on."""
         wait = next(reversed(self._waits), None)
-        if wait is None or wait.thread != threading.get_ident() or len(self._progress) < 2 or self._session.size == 1:
+        if wait is None or wait.thread != threading.get_ident() or not self.are_several() or self._session.size == 1:
             return
         age_s = time.monotonic() - wait.since
         if age_s < _PATIENCE_S:
@@ -112,7 +115,7 @@ class SessionOptimizers:
         if circle:
             self._leave(wait, circle, age_s)
         elif age_s > timeout_seconds() and self._all_wait_unevenly(own):
-            raise RuntimeError(f"{self._described(range(self._session.size))}, on several nodes: {_REACH_ALL}")
+            raise RuntimeError(f"{self._described(range(self._session.size))}, on several nodes: {_WRAP_FIRST}")
 
     def _own(self, wait: _Wait) -> Standing:
         handed_in = {name: progress.handed_in() for name, progress in self._progress.items()}
@@ -136,7 +139,9 @@ class SessionOptimizers:
             raise RuntimeError(f"{self._described(circle)}, and none of them can go on: {_REACH_ALL}")
 
     def _all_wait_unevenly(self, own: Standing) -> bool:
-        """A node sends in the order of the leader, so what a rank has handed in may stand behind what it has not."""
+        """A node sends in the order of the leader, so what a rank has handed in may stand behind what it has not.
+
+        Not if the optimizers were there before the first backward, unless some are amid their passes: StepStart."""
         others = [rank for rank, heard in self._heard.items() if time.monotonic() - heard < _FRESH_S]
         handed_in = [own.handed_in, *(self._others[rank].handed_in for rank in others)]
         return len(handed_in) == self._session.size and any(one != own.handed_in for one in handed_in)
@@ -169,6 +174,7 @@ _REACH_ALL = (
     "let each backward() reach the same optimizers on all ranks, for instance by adding 0 times the output of the "
     "other model to the loss, or use one optimizer with several parameter groups"
 )
+_WRAP_FIRST = f"wrap all optimizers before the first backward(), or {_REACH_ALL}"
 
 
 def _key(rank: int) -> str:
