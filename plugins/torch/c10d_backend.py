@@ -1,11 +1,12 @@
 """torch.distributed over Deft: init_process_group("deft") or ("cpu:deft").
 
 Deft runs all_reduce over all ranks of the job. The gradient buckets of DistributedDataParallel are scheduled by the
-policy. Everything else runs on a process group of gloo over the same store: other operations, and subgroups.
+policy. Everything else runs on a process group of gloo over the same store (c10d_gloo.py): other operations, and
+subgroups.
 
 A process group in Python is a subclass of ProcessGroup. Its C++ base sends other methods to the backend that is
 registered for the CPU, which is gloo. For some methods it holds Python's lock meanwhile, and one of gloo's threads may
-wait for that lock. So those methods are called here, without the lock.
+wait for that lock. So those methods are called in Python, without the lock.
 """
 
 import datetime
@@ -23,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from .c10d_futures import next_name
+from .c10d_gloo import GlooCollectives
 from .c10d_reductions import find_op, reduce_at_once
 from .c10d_work import DeftWork, as_backend_error
 from .compiling import hidden_methods
@@ -48,13 +50,13 @@ _round = 0  # how often the store of the default group has been used for one
 
 
 @hidden_methods
-class DeftProcessGroup(dist.ProcessGroup):
+class DeftProcessGroup(GlooCollectives):
     """One process group. The first one opens this process's session, unless deft.torch.init() has done so."""
 
     def __init__(self, options, _backend_options=None):
         super().__init__(options.group_rank, options.group_size)
         self._store = _store_without_the_past(options)
-        self._label = options.group_id
+        self._prefix = f"c10d.{options.group_id}"
         self._owns_session = False
         self._bucket_size = None
         self._numbers = itertools.count(1)
@@ -73,13 +75,14 @@ class DeftProcessGroup(dist.ProcessGroup):
         else:
             _await_members(options, self._store)
         self._whole = options.group_size == world.size()  # in any order: a reduction does not see it
-        self._gloo = dist.ProcessGroupGloo(self._store, options.group_rank, options.group_size, options.timeout)
+        prefix = self._prefix if self._whole and options.group_size > 1 else None
+        self.open_gloo(options, self._store, prefix, self._numbers)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
         if self._whole:
             world.session().joining.hindered_by.add(self)
         _let_go()
-        _gloos.append((weakref.ref(self), self._gloo))
+        _gloos.extend((weakref.ref(self), gloo) for gloo in self.gloos())
 
     def getBackendName(self):
         return NAME
@@ -92,46 +95,14 @@ class DeftProcessGroup(dist.ProcessGroup):
         options = _options(opts if op is None else op, timeout)
         op = find_op(options.reduceOp.op, tensors[0]) if self._whole and len(tensors) == 1 else None
         if op is None:  # what it cannot do either is its error
-            return self._gloo.allreduce(tensors, options)
-        given_s = options.timeout.total_seconds()  # negative: not given
-        group_s = self._gloo.options._timeout.total_seconds()  # a script may have changed it
+            return super().allreduce(tensors, options)
         what = f"all_reduce of {list(tensors[0].shape)} {str(tensors[0].dtype).removeprefix('torch.')}"
-        work = DeftWork(tensors, what, given_s if given_s > 0 else group_s)
+        work = DeftWork(tensors, what, self.limit_s([options]))
         try:
             self._start(work, tensors[0], op, sys._getframe(1))
         except (DeftError, ValueError) as error:
             work.end(error)
         return work
-
-    def broadcast(self, *arguments, **named):
-        return self._gloo.broadcast(*arguments, **named)
-
-    def allgather(self, *arguments, **named):
-        return self._gloo.allgather(*arguments, **named)
-
-    def reduce_scatter(self, *arguments, **named):
-        return self._gloo.reduce_scatter(*arguments, **named)
-
-    def alltoall_base(self, *arguments, **named):
-        return self._gloo.alltoall_base(*arguments, **named)
-
-    def allreduce_coalesced(self, *arguments, **named):
-        return self._gloo.allreduce_coalesced(*arguments, **named)
-
-    def allgather_into_tensor_coalesced(self, outputs, inputs, *options, **named):
-        return _each(self._gloo._allgather_base, outputs, inputs, *options, **named)
-
-    def reduce_scatter_tensor_coalesced(self, outputs, inputs, *options, **named):
-        return _each(self._gloo._reduce_scatter_base, outputs, inputs, *options, **named)
-
-    def send(self, *arguments, **named):
-        return self._gloo.send(*arguments, **named)
-
-    def recv(self, *arguments, **named):
-        return self._gloo.recv(*arguments, **named)
-
-    def barrier(self, *arguments, **named):
-        return self._gloo.barrier(*arguments, **named)
 
     def shutdown(self):
         super().shutdown()
@@ -152,7 +123,7 @@ class DeftProcessGroup(dist.ProcessGroup):
             place = self._buckets.place(tensor) if _by_ddp(caller, tensor) else None
             if place is not None:
                 return self._schedule(work, tensor, *place)
-        return reduce_at_once(work, next_name(f"c10d.{self._label}", self._numbers), tensor, op)
+        return reduce_at_once(work, next_name(self._prefix, self._numbers), tensor, op)
 
     def _schedule(self, work, tensor, group, place):
         work.calls_back = False  # DDP's reducer has asked for it, and waits
@@ -161,15 +132,6 @@ class DeftProcessGroup(dist.ProcessGroup):
             tensor.detach(),
             lambda view, error: work.end_after(error, lambda: tensor.detach().copy_(view.view(tensor.shape))),
         )
-
-
-def _each(function, outputs, inputs, *options, **named):
-    """Several operations of gloo as one that has ended."""
-    for work in [function(output, given, *options, **named) for output, given in zip(outputs, inputs)]:
-        work.wait()
-    ended = DeftWork(outputs)
-    ended.end()
-    return ended
 
 
 def register():

@@ -32,10 +32,12 @@ class DeftWork(dist.Work):
         self._future = self._source.then(self._outcome)
         self._tensors = tensors
 
-    def end(self, error=None):
-        """The tensors hold the result, or `error` came instead."""
+    def end(self, error=None, result=None):
+        """The tensors hold the result, or `result` does, or `error` came instead."""
         if error is not None:
             self._error = as_backend_error(error)
+        if result is not None:
+            self._tensors = result
         self._ended.set()
         if self.calls_back:
             threads.run(self._set_result)

@@ -163,6 +163,23 @@ def test_a_rank_without_any_batch_joins(start):
     assert all(start(1).run(joins_before_its_first_step, workers=3))
 
 
+def join_with_two_optimizers(batches_of):
+    """On several nodes a step begins on all ranks, also on those that have joined."""
+    models = [torch.nn.Linear(4, 1) for _ in range(2)]
+    optimizers = [hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1)) for model in models]
+    for step in range(batches_of[hvd.rank()]):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        sum(batch(model, hvd.rank(), step) for model in models).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return hvd.join()
+
+
+def test_ranks_of_several_nodes_join_with_several_optimizers(start):
+    assert start(3, policy="fifo").run(join_with_two_optimizers, [1, 4, 2], workers=3) == [1] * 3
+
+
 def joins_with_late_updates():
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1))
