@@ -151,6 +151,30 @@ def of_rows_that_are_gathered():
             np.testing.assert_allclose(run(), expected)
 
 
+def that_are_kept():
+    """Later steps change neither a gradient that a script keeps nor a variable that has got its memory."""
+    import deft.tensorflow as hvd
+
+    variable = tf.Variable(tf.ones(1 << 16))
+    newest = tf.Variable(tf.zeros(1 << 16))
+
+    def average(factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable) * (factor + hvd.rank())
+        return hvd.DistributedGradientTape(tape).gradient(loss, variable)
+
+    def assign(factor):
+        newest.assign(average(factor))
+
+    middle = (hvd.size() - 1) / 2
+    for run, run_to_assign in ((average, assign), (tf.function(average), tf.function(assign))):
+        kept = [run(tf.constant(float(factor))) for factor in range(3)]
+        run_to_assign(tf.constant(3.0))
+        run(tf.constant(4.0))
+        for factor, gradient in enumerate([*kept, newest]):
+            np.testing.assert_array_equal(gradient, np.full(1 << 16, factor + middle, np.float32))
+
+
 def two_layers_in_one_model():
     import deft.tensorflow as hvd
     import keras
@@ -167,6 +191,7 @@ def everything():
     in_branches_and_loops()
     of_functions_in_branches()
     of_rows_that_are_gathered()
+    that_are_kept()
     two_layers_in_one_model()
     return True
 
