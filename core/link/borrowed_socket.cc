@@ -1,9 +1,12 @@
 #include "core/link/borrowed_socket.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -49,12 +52,15 @@ BorrowedSocket borrow_socket(std::uint32_t peer, int fd) {
   return socket;
 }
 
-std::optional<std::uint64_t> received_bytes(const BorrowedSocket& socket) {
+std::optional<std::uint64_t> read_bytes(const BorrowedSocket& socket) {
   if (!is_same(socket, socket.fd)) return std::nullopt;
   tcp_info info{};
   socklen_t size = sizeof info;
+  int unread = 0;  // asked after what was received: what comes in between must not look as if it were read
   if (getsockopt(socket.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
-  return info.tcpi_bytes_received;
+  if (ioctl(socket.fd, SIOCINQ, &unread) != 0) return std::nullopt;
+  const std::uint64_t received = info.tcpi_bytes_received;
+  return received - std::min(received, static_cast<std::uint64_t>(unread));
 }
 
 // Through a descriptor of its own, which nobody closes between the two looks.

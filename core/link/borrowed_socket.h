@@ -24,8 +24,8 @@ struct BorrowedSocket {
 
 BorrowedSocket borrow_socket(std::uint32_t peer, int fd);
 
-// What the kernel has received on it. Nothing: the connection has been closed.
-std::optional<std::uint64_t> received_bytes(const BorrowedSocket& socket);
+// What its owner has read from it. Nothing: the connection has been closed.
+std::optional<std::uint64_t> read_bytes(const BorrowedSocket& socket);
 
 // Ends the connection, which its owner then notices. A closed one: nothing.
 void shut_down(const BorrowedSocket& socket);

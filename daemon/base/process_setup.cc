@@ -39,6 +39,8 @@ void keep_large_buffers_off_the_heap() {
   mallopt(M_MMAP_THRESHOLD, kLargeBytes);  // glibc never changes a threshold that a program has set
 }
 
+void give_back_free_memory() { malloc_trim(0); }
+
 void ask_for_short_slices() {
   constexpr std::uint64_t kSliceNs = 100'000;  // the least that the kernel takes
   SchedulingAttributes attributes{};

@@ -1,5 +1,5 @@
-// Asks the kernel and the allocator for what deftd wants for its own process, once, before it starts threads. Only speed and the memory
-// that the process keeps depend on it.
+// Asks the kernel and the allocator for what deftd wants for its own process, most of it once, before it starts threads. Only speed and
+// the memory that the process keeps depend on it.
 #pragma once
 
 namespace deft::daemon {
@@ -17,6 +17,9 @@ void make_room_for_descriptors();
 // as large to that of every such buffer that is freed. From the second job on they would lie between small things on the heaps of the
 // threads: after 160 short jobs the daemon kept 180 MB, and with this it keeps 20. Nothing takes or frees large buffers in a step.
 void keep_large_buffers_off_the_heap();
+
+// Gives the free pages of all heaps back to the kernel. May take some 100 ms of a heap of gigabytes, whose threads wait meanwhile.
+void give_back_free_memory();
 
 // Asks for the shortest time slice for this thread and for the threads that it starts from now on. With it Linux (6.12 and newer)
 // lets a thread in at once if the thread is owed time. The thread gets no more time than before, and needs no privilege. Older kernels

@@ -4,26 +4,28 @@
 
 namespace deft::daemon {
 
-void ControlInbox::receive(const Peer& from, std::span<const std::byte> message) {
+bool ControlInbox::receive(const Peer& from, std::span<const std::byte> message) {
   const auto received = wire::Received::parse(message);
   if (!received) return reject(drops_.unreadable, received.error().what);
   if (const auto error = versions_.mismatch(*received)) {
-    reject(drops_.other_version, error->what);
     if (const auto answer = versions_.answer(from, *received)) control_.send(from, *answer);
-    return jobs_.peer_mismatched(from, *received, *error);
+    jobs_.peer_mismatched(from, *received, *error);
+    return reject(drops_.other_version, error->what);
   }
   switch (jobs_.receive(from, *received)) {
-    case JobTable::Delivery::kTaken: return;
+    case JobTable::Delivery::kTaken: return true;
     case JobTable::Delivery::kStranger: return reject(drops_.stranger, "its sender has not joined the job");
-    case JobTable::Delivery::kTurnedAway: ++drops_.stranger; return;
-    case JobTable::Delivery::kUnclaimed: ++drops_.unclaimed; return;
+    case JobTable::Delivery::kTurnedAway: ++drops_.stranger; return false;
+    case JobTable::Delivery::kUnclaimed: ++drops_.unclaimed; return false;
   }
+  return false;
 }
 
-void ControlInbox::reject(std::uint64_t& count, const std::string& why) {
+bool ControlInbox::reject(std::uint64_t& count, const std::string& why) {
   ++count;
   const auto left_out = lines_.admit(clock_.now_us());
   if (left_out) LOG(WARNING) << "a control message was rejected: " << why << RateLimit::describe(*left_out);
+  return false;
 }
 
 }  // namespace deft::daemon

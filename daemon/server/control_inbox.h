@@ -25,7 +25,8 @@ class ControlInbox {
   ControlInbox(ControlPort& control, JobTable& jobs, const Clock& clock)
       : control_(control), jobs_(jobs), clock_(clock), versions_(jobs.host()) {}
 
-  void receive(const Peer& from, std::span<const std::byte> message);
+  // True: a job has taken it, so its sender takes part in this job.
+  bool receive(const Peer& from, std::span<const std::byte> message);
 
   struct Drops {
     std::uint64_t unreadable = 0;
@@ -38,7 +39,7 @@ class ControlInbox {
   [[nodiscard]] std::uint64_t unclaimed() const { return drops_.unclaimed; }
 
  private:
-  void reject(std::uint64_t& count, const std::string& why);
+  bool reject(std::uint64_t& count, const std::string& why);  // false
 
   ControlPort& control_;
   JobTable& jobs_;

@@ -41,7 +41,7 @@ nlohmann::json control_drops(const ControlPlane& control, const ControlInbox::Dr
           {"unclaimed", drops.unclaimed},
           {"key", control.refused().locked_out},
           {"handshake", control.refused().handshakes},
-          {"endless", control.refused().endless}};
+          {"endless", control.endless()}};
 }
 
 nlohmann::json ring_status() {
@@ -74,7 +74,7 @@ Result<std::unique_ptr<Server>> Server::open(Reactor& reactor, const Config& con
   Server* const raw = server.get();
   if (auto ok = raw->acceptor_.start(); !ok) return tl::unexpected(ok.error());
   raw->control_->on_message = [raw](const Peer& from, std::span<const std::byte> message) {
-    raw->inbox_.receive(from, message);
+    return raw->inbox_.receive(from, message);
   };
   raw->control_->on_stuck = [raw](const Peer& peer) { raw->jobs_.peer_stuck(peer); };
   return server;

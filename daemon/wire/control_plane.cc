@@ -23,12 +23,10 @@ namespace {
 
 constexpr int kMessagesARound = 512;           // of a socket, so that a flood does not keep sessions and timers waiting
 constexpr std::size_t kBytesARound = 8 << 20;  // of a socket, likewise; one message may be larger
-constexpr int kUnreadMessages = 4096;          // of one peer; its further messages wait on its side
-constexpr int kUnsentMessages = 65536;         // to one peer, which does not read them
+constexpr std::size_t kMostOfStranger = 2 << 20;  // a JOIN, or the first answer of a leader of thousands of nodes
+constexpr int kUnreadMessages = 4096;             // of one peer; its further messages wait on its side
+constexpr int kUnsentMessages = 65536;            // to one peer, which does not read them
 constexpr TimeUs kResolveAgainUs = 1'000'000;
-// A message, and what comes behind it before it is taken. All together: a thousand nodes may send their DECLARE at once.
-constexpr link::UnfinishedMessages::Limits kMostUnfinished{.of_one = wire::kMaxMessageBytes * 3 / 2,
-                                                           .of_all = 8 * wire::kMaxMessageBytes};
 constexpr std::string_view kInternet = "tcp://";
 constexpr int kLowDelay = 0x10;  // IPTOS_LOWDELAY
 
@@ -73,7 +71,9 @@ std::string address_of(const std::string& host) {
 }  // namespace
 
 ControlPlane::ControlPlane(Reactor& reactor, link::CurveKey key)
-    : reactor_(reactor), router_(context_, zmq::socket_type::router), guard_{std::move(key), {}, {}, 0, {}} {}
+    : reactor_(reactor),
+      router_(context_, zmq::socket_type::router),
+      guard_{std::move(key), {}, {}, 0, ConnectionBudget(reactor)} {}
 
 Result<std::unique_ptr<ControlPlane>> ControlPlane::open(Reactor& reactor, const Options& options) {
   auto key = link::CurveKey::read(options.secret_file);
@@ -86,7 +86,6 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::open(Reactor& reactor, const
 
 ControlPlane::~ControlPlane() {
   if (polling_.poller != 0) reactor_.remove_poller(polling_.poller);
-  reactor_.cancel(guard_.look);
   while (!dealers_.empty()) ControlPlane::disconnect(Peer(dealers_.begin()->first));
   unwatch(reactor_, router_);
   if (guard_.watch.socket()) unwatch(reactor_, guard_.watch.socket());
@@ -232,11 +231,11 @@ void ControlPlane::report_stuck(const Peer& peer) {
 
 bool ControlPlane::drain() {
   if (!std::exchange(polling_.is_due, false)) return false;
-  guard_.messages_wait = false;
+  guard_.budget.set_messages_wait(false);
   bool any = guard_.gate.is_open() && drain_gate();
   const auto handshakes = guard_.watch.turn();
   refused_.handshakes += handshakes.failed;
-  watch_messages_of(handshakes.connected, guard_.port);
+  guard_.budget.watch(handshakes.connected, guard_.port);
   any |= !handshakes.empty();
   if (handshakes.failed > 0)
     if (const auto left_out = lines_.refused.admit(reactor_.now_us()))
@@ -268,19 +267,18 @@ bool ControlPlane::drain_router() {
   while (!round.is_full() && router_.recv(identity, zmq::recv_flags::dontwait)) {
     ++round.messages;
     int parts = 1;
+    std::uint64_t wire_bytes = 0;
     while (router_.get(zmq::sockopt::rcvmore)) {
       [[maybe_unused]] const auto part = router_.recv(payload, zmq::recv_flags::none);
-      round.bytes += payload.size();
+      wire_bytes += link::wire_bytes_of(payload.size());
       ++parts;
     }
-    guard_.unfinished.delivered(payload);
-    if (parts == 2) {
-      deliver(Peer(identity.data<char>(), identity.size()), payload);
-    } else {
-      ++refused_.messages;
-    }
+    round.bytes += wire_bytes;
+    const bool is_member = parts == 2 && deliver(Peer(identity.data<char>(), identity.size()), payload);
+    if (parts != 2) ++refused_.messages;
+    guard_.budget.delivered(payload, wire_bytes, is_member);
   }
-  guard_.messages_wait |= round.is_full();
+  if (round.is_full()) guard_.budget.set_messages_wait(true);
   return round.messages > 0;
 }
 
@@ -296,7 +294,7 @@ bool ControlPlane::is_nowhere(const Peer& peer) const {
 
 bool ControlPlane::watch_handshakes(Dealer& dealer) {
   const auto handshakes = dealer.watch.turn();
-  watch_messages_of(handshakes.connected, dealer.port);
+  guard_.budget.watch(handshakes.connected, dealer.port);
   if (handshakes.failed + handshakes.done > 0) dealer.locked_out = handshakes.done == 0;
   return !handshakes.empty();
 }
@@ -309,37 +307,23 @@ bool ControlPlane::drain_dealer(const Peer& peer, Dealer& dealer) {
   while (!round.is_full() && dealers_.count(name) != 0 && dealer.socket.recv(payload, zmq::recv_flags::dontwait)) {
     ++round.messages;
     round.bytes += payload.size();
-    if (!payload.more()) guard_.unfinished.delivered(payload);
-    deliver(name, payload);
+    const bool is_member = deliver(name, payload);
+    if (!payload.more()) guard_.budget.delivered(payload, link::wire_bytes_of(payload.size()), is_member);
   }
-  guard_.messages_wait |= round.is_full();
+  if (round.is_full()) guard_.budget.set_messages_wait(true);
   return round.messages > 0 || watched;
 }
 
-void ControlPlane::deliver(const Peer& from, const zmq::message_t& message) {
-  go_first_on_the_way_of(message);
-  if (on_message) on_message(from, {message.data<std::byte>(), message.size()});
-}
-
-void ControlPlane::watch_messages_of(const std::vector<int>& connections, std::uint16_t port) {
-  for (const int fd : connections) guard_.unfinished.connected(fd, port);
-  if (guard_.look != 0 || guard_.unfinished.empty()) return;
-  // The timer is for all connections: it does not belong to the job whose connection came first.
-  run_for({}, "a look at unfinished messages", [this] {
-    guard_.look = reactor_.after(link::UnfinishedMessages::kLookUs, [this] { look_at_unfinished_messages(); });
-  });
-}
-
-void ControlPlane::look_at_unfinished_messages() {
-  name_callback("a look at unfinished messages");
-  guard_.look = 0;
-  const unsigned ended = guard_.unfinished.look(kMostUnfinished, reactor_.now_us(), guard_.messages_wait);
-  refused_.endless += ended;
-  if (ended > 0)
+bool ControlPlane::deliver(const Peer& from, const zmq::message_t& message) {
+  if (message.size() > kMostOfStranger && !guard_.budget.knows(message)) {
+    ++refused_.messages;
     if (const auto left_out = lines_.refused.admit(reactor_.now_us()))
-      LOG(WARNING) << "a control connection was ended: it has sent " << (kMostUnfinished.of_one >> 20)
-                   << " MiB, or less beside others, and no whole message" << RateLimit::describe(*left_out);
-  watch_messages_of({}, 0);
+      LOG(WARNING) << "a control message of " << message.size() << " bytes was dropped: its sender has not joined a job"
+                   << RateLimit::describe(*left_out);
+    return false;
+  }
+  go_first_on_the_way_of(message);
+  return on_message && on_message(from, {message.data<std::byte>(), message.size()});
 }
 
 bool ControlPlane::drain_gate() {

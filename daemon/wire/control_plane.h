@@ -3,7 +3,7 @@
 // that tests of a job need no network.
 //
 //   auto plane = ControlPlane::open(reactor, {.listen = "10.0.0.1:29610"});
-//   (*plane)->on_message = [](const Peer& from, std::span<const std::byte> message) { ... };
+//   (*plane)->on_message = [](const Peer& from, std::span<const std::byte> message) { ... return is_member; };
 //   auto leader = (*plane)->connect("10.0.0.2:29610", user);
 //   (*plane)->send(*leader, wire::encode(header, message));
 //
@@ -22,9 +22,9 @@
 #include "core/base/status.h"
 #include "core/link/curve/curve_key.h"
 #include "core/link/curve/handshake_watch.h"
-#include "core/link/curve/unfinished_messages.h"
 #include "daemon/base/rate_limit.h"
 #include "daemon/base/reactor.h"
+#include "daemon/wire/connection_budget.h"
 #include "daemon/wire/messages.h"
 
 namespace deft::daemon {
@@ -62,18 +62,19 @@ class ControlPlane final : public ControlPort {
   [[nodiscard]] bool is_locked_out(const Peer& peer) const override;
   [[nodiscard]] bool is_nowhere(const Peer& peer) const override;
 
-  std::function<void(const Peer& from, std::span<const std::byte> message)> on_message;
+  // Gives whether its sender takes part in a job here.
+  std::function<bool(const Peer& from, std::span<const std::byte> message)> on_message;
 
   // A message could not be queued for this peer, which has not read tens of thousands: what follows it makes no sense any more.
   std::function<void(const Peer& to)> on_stuck;
 
   struct Refused {
-    std::uint64_t messages = 0;    // had not the two parts of a ROUTER's
+    std::uint64_t messages = 0;    // had not the two parts of a ROUTER's, or were too large for a stranger's
     std::uint64_t locked_out = 0;  // connections that did not hold the key
     std::uint64_t handshakes = 0;  // connections that did not get through ZeroMQ's greeting
-    std::uint64_t endless = 0;     // connections whose message had no end
   };
   [[nodiscard]] const Refused& refused() const { return refused_; }
+  [[nodiscard]] std::uint64_t endless() const { return guard_.budget.ended(); }  // connections whose message had no end
 
  private:
   ControlPlane(Reactor& reactor, link::CurveKey key);
@@ -94,10 +95,8 @@ class ControlPlane final : public ControlPort {
   };
   bool drain_dealer(const Peer& peer, Dealer& dealer);
   bool watch_handshakes(Dealer& dealer);
-  void deliver(const Peer& from, const zmq::message_t& message);
+  bool deliver(const Peer& from, const zmq::message_t& message);  // gives on_message's answer
   bool drain_gate();
-  void watch_messages_of(const std::vector<int>& connections, std::uint16_t port);
-  void look_at_unfinished_messages();
 
   Reactor& reactor_;
   zmq::context_t context_{1};
@@ -108,9 +107,7 @@ class ControlPlane final : public ControlPort {
     link::CurveGate gate;  // open only with a key
     link::HandshakeWatch watch;
     std::uint16_t port = 0;  // at which the router listens
-    link::UnfinishedMessages unfinished;
-    Reactor::TimerId look = 0;   // at these; 0: there is no connection
-    bool messages_wait = false;  // after the last drain
+    ConnectionBudget budget;
   };
   Guard guard_;
   std::uint64_t next_dealer_ = 1;

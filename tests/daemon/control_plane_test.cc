@@ -46,10 +46,12 @@ TEST(ControlPlane, MessagesOfBothSidesGoBeforeOtherTrafficOfTheNic) {
   bool answered = false;
   (*leader)->on_message = [&](const Peer& from, std::span<const std::byte> message) {
     (*leader)->send(from, {reinterpret_cast<const char*>(message.data()), message.size()});
+    return true;
   };
   (*follower)->on_message = [&](const Peer&, std::span<const std::byte> message) {
     answered = message.size() == 5;
     reactor.stop();
+    return true;
   };
   const auto peer = (*follower)->connect(address, getuid());
   ASSERT_TRUE(peer);
@@ -72,6 +74,7 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
   (*leader)->on_message = [&](const Peer&, std::span<const std::byte> message) {
     heard = message.size() == 5;
     reactor.stop();
+    return true;
   };
   (*follower)->on_stuck = [](const Peer& to) { ADD_FAILURE() << to << " has no address yet, and is not stuck"; };
   const auto peer = (*follower)->connect("localhost:" + port, getuid());
@@ -101,8 +104,8 @@ TEST(ControlPlane, AMessageThatComesJustBeforeOneIsSentIsDelivered) {
   ASSERT_TRUE(leader && follower);
   int asked = 0, told = 0;
   Peer from;
-  (*leader)->on_message = [&](const Peer& peer, std::span<const std::byte>) { from = peer, ++asked; };
-  (*follower)->on_message = [&](const Peer&, std::span<const std::byte>) { ++told; };
+  (*leader)->on_message = [&](const Peer& peer, std::span<const std::byte>) { return from = peer, ++asked > 0; };
+  (*follower)->on_message = [&](const Peer&, std::span<const std::byte>) { return ++told > 0; };
   const auto peer = (*follower)->connect(address, getuid());
   ASSERT_TRUE(peer);
   // Until nothing has happened for a while.
@@ -152,7 +155,7 @@ TEST(ControlPlane, ALeaderThatHangsUpOnWhoHasGivenItUpDoesNotKeepOthersWaiting) 
   close(accepted);
 
   bool heard = false;
-  (*leader)->on_message = [&](const Peer&, std::span<const std::byte>) { heard = true, reactor.stop(); };
+  (*leader)->on_message = [&](const Peer&, std::span<const std::byte>) { return reactor.stop(), heard = true; };
   const auto peer = (*follower)->connect(address, getuid());
   ASSERT_TRUE(peer);
   (*follower)->send(*peer, "hello");
@@ -181,7 +184,7 @@ TEST(ControlPlane, ADaemonKnowsThatAnotherKeyKeepsItOut) {
     auto follower = ControlPlane::open(reactor, {.listen = free_address(), .secret_file = follows});
     ASSERT_TRUE(leader && follower);
     bool heard = false;
-    (*leader)->on_message = [&](const Peer&, std::span<const std::byte>) { heard = true; };
+    (*leader)->on_message = [&](const Peer&, std::span<const std::byte>) { return heard = true; };
     const auto peer = (*follower)->connect(address, getuid());
     ASSERT_TRUE(peer);
     (*follower)->send(*peer, "hello");

@@ -63,6 +63,27 @@ TEST(UnfinishedMessages, WhereAllBringTooMuchTogetherTheLargestIsEnded) {
   EXPECT_TRUE(is_ended(pairs[2]) && !is_ended(pairs[1]) && !is_ended(pairs[0]));
 }
 
+TEST(UnfinishedMessages, StrangersHaveALimitOfTheirOwnAtEveryLook) {
+  const std::array<TcpPair, 3> pairs{tcp_pair(), tcp_pair(), tcp_pair()};
+  UnfinishedMessages unfinished;
+  for (const TcpPair& pair : pairs) unfinished.connected(pair.second.get(), port_of_own_end(pair.second));
+  for (std::size_t i = 0; i < pairs.size(); ++i) bring(pairs[i], 500 + i);
+  constexpr UnfinishedMessages::Limits kLimits{.of_one = 9000, .of_all = 9000, .of_strangers = 1400};
+  EXPECT_EQ(unfinished.look(kLimits, UnfinishedMessages::kLookUs, true), 1u);
+  EXPECT_TRUE(is_ended(pairs[2]) && !is_ended(pairs[1]) && !is_ended(pairs[0]));
+  EXPECT_EQ(unfinished.bytes(), 1001u);
+}
+
+TEST(UnfinishedMessages, WhatItsOwnerHasNotReadCountsForNobody) {
+  const TcpPair pair = tcp_pair();
+  UnfinishedMessages unfinished;
+  unfinished.connected(pair.second.get(), port_of_own_end(pair.second));
+  bring(pair, 1000);
+  ASSERT_EQ(send(pair.first.get(), "unread", 6, 0), 6);
+  EXPECT_EQ(ended_by(unfinished, {.of_one = 1000, .of_all = 1000}), 0u);
+  EXPECT_EQ(unfinished.bytes(), 1000u);
+}
+
 TEST(UnfinishedMessages, AThreadThatHadNoTimeTakesWhatWaitsBeforeItEndsAnybody) {
   constexpr UnfinishedMessages::Limits kLimits{.of_one = 1000, .of_all = 1000};
   const TcpPair pair = tcp_pair();

@@ -11,9 +11,20 @@ from pathlib import Path
 import pytest
 from cluster import wait_until
 from hostile import ERROR, Client, busy_daemon, goes_on, memory_kib
-from zmtp import EMPTY_FRAMES, GREETING, Router, dealer, large_frame, message, send_without_end
+from zmtp import (
+    EMPTY_FRAMES,
+    GREETING,
+    Router,
+    dealer,
+    large_frame,
+    message,
+    send_without_end,
+    unfinished_messages,
+    whole_frame,
+)
 
 TO_LEADER, TO_NODE = "f40", "f41"
+MOST_KIB = 600 << 10  # for 8 MiB of empty frames and what comes in a tenth of a second
 JOB = """
 group = session.declare("sgd", [deft.Tensor("w", deft.FLOAT32, (1000,), 0)])
 for step in range(3):
@@ -116,9 +127,39 @@ def test_a_message_without_an_end_costs_its_sender_the_connection(busy, frames, 
             line.receive()
             send_without_end(line, frames, most_bytes)
     assert busy.status()["control_drops"]["endless"] == cut + 2
-    assert memory_kib(daemon, "VmHWM") < before + (1200 << 10), "24 MiB of the wire take up to 768 MiB"
-    if frames != EMPTY_FRAMES:  # the heap keeps what was in pieces
-        wait_until(lambda: memory_kib(daemon) < before + (64 << 10), what="the memory is given back")
+    assert memory_kib(daemon, "VmHWM") < before + MOST_KIB
+    wait_until(lambda: memory_kib(daemon) < before + (64 << 10), what="the memory is given back")
+    goes_on(busy)
+
+
+def test_strangers_share_what_they_may_bring_and_never_crowd_out_a_node(busy, join):
+    daemon, job = busy.daemons[0].pid, b"attack-6"
+    before, cut = memory_kib(daemon), busy.status()["control_drops"]["endless"]
+    Path(f"/proc/{daemon}/clear_refs").write_text("5")  # the peak begins anew
+    with Client(busy.socket(0)) as worker, dealer(busy.listen[0]) as node:
+        worker.hello(rank=0, world=2, job=job, leader=busy.listen[0].encode())
+        wait_until(lambda: job.decode() in [one["name"] for one in busy.status()["jobs"]], what="the job is there")
+        node.send(join.replace(b"attack-0", job))
+        incarnation = incarnation_of(node.receive())
+        lie = envelope(join, job, incarnation, **{TO_LEADER: message(f7=message(f1=b"key", f2=bytes(5 << 20)))})
+        node.stream.sendall(whole_frame(lie)[:-1])
+        with unfinished_messages(busy.listen[0]):
+            wait_until(lambda: busy.status()["control_drops"]["endless"] >= cut + 48, what="most strangers are ended")
+            assert memory_kib(daemon, "VmHWM") < before + MOST_KIB
+        node.stream.sendall(whole_frame(lie)[-1:])
+        assert "store_set" in error_of(worker), "the node was heard"
+    wait_until(lambda: memory_kib(daemon) < before + (64 << 10), what="the memory is given back")
+    assert "control connections were ended" in busy.log(0)
+    goes_on(busy)
+
+
+def test_what_is_too_large_for_a_stranger_is_not_even_read(busy, join):
+    drops = busy.status()["control_drops"]
+    with dealer(busy.listen[0]) as stranger:
+        for size in (1 << 20, 3 << 20):
+            stranger.send(envelope(join, b"nobody", 0, **{TO_LEADER: message(f3=message(f2=bytes(size)))}))
+        for reason in ("unclaimed", "unreadable"):
+            wait_until(lambda r=reason: busy.status()["control_drops"][r] == drops[r] + 1, what=f"one is {reason}")
     goes_on(busy)
 
 

@@ -2,8 +2,10 @@
 for one dealer. `message` makes the protobuf of proto/control.proto from the numbers of its fields.
 """
 
+import contextlib
 import socket
 import struct
+from collections.abc import Iterator
 
 import pytest
 
@@ -83,6 +85,11 @@ def large_frame(size: int) -> bytes:
     return bytes([MORE | LONG]) + struct.pack(">Q", size) + bytes(size)
 
 
+def whole_frame(body: bytes) -> bytes:
+    """A message of this one frame."""
+    return bytes([LONG]) + struct.pack(">Q", len(body)) + body
+
+
 EMPTY_FRAMES = bytes([MORE, 0]) * (64 << 10)  # each of the two bytes takes ZeroMQ 32 bytes of memory
 
 
@@ -94,6 +101,17 @@ def send_without_end(line: Connection, frames: bytes, most_bytes: int) -> None:
     with pytest.raises(OSError):
         for _ in range(most_bytes // len(frames)):
             line.stream.sendall(frames)
+
+
+@contextlib.contextmanager
+def unfinished_messages(address: str) -> Iterator[None]:
+    """64 strangers. Each brings a whole message, and behind it half a megabyte of one without an end."""
+    with contextlib.ExitStack() as strangers:
+        for _ in range(64):
+            line = strangers.enter_context(dealer(address))
+            with contextlib.suppress(OSError):
+                line.stream.sendall(whole_frame(b"x") + EMPTY_FRAMES * 4)
+        yield
 
 
 def dealer(address: str, seconds: float = 60) -> Connection:

@@ -3,8 +3,10 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 namespace deft::link {
 namespace {
@@ -15,6 +17,8 @@ bool has_port(const sockaddr_storage& end, std::uint16_t port) {
   return end.ss_family == AF_INET && ntohs(reinterpret_cast<const sockaddr_in&>(end).sin_port) == port;
 }
 
+int socket_of(const zmq::message_t& frame) { return zmq_msg_get(frame.handle(), ZMQ_SRCFD); }
+
 }  // namespace
 
 void UnfinishedMessages::connected(int fd, std::uint16_t port) {
@@ -23,24 +27,72 @@ void UnfinishedMessages::connected(int fd, std::uint16_t port) {
 }
 
 void UnfinishedMessages::delivered(const zmq::message_t& frame) {
-  const auto found = connections_.find(zmq_msg_get(frame.handle(), ZMQ_SRCFD));
-  if (found != connections_.end()) found->second.has_delivered = true;
+  const auto sender = connections_.find(socket_of(frame));
+  if (sender != connections_.end()) sender->second.is_known = sender->second.has_delivered = true;
+}
+
+void UnfinishedMessages::delivered_by_stranger(const zmq::message_t& frame, std::uint64_t wire_bytes) {
+  const auto sender = connections_.find(socket_of(frame));
+  if (sender == connections_.end()) return;
+  sender->second.has_delivered |= sender->second.is_known;
+  sender->second.whole_bytes += wire_bytes;
+}
+
+bool UnfinishedMessages::knows(const zmq::message_t& frame) const {
+  const auto sender = connections_.find(socket_of(frame));
+  return sender != connections_.end() && sender->second.is_known;
 }
 
 // False: the connection has ended.
 bool UnfinishedMessages::look_at(Connection& connection) {
-  const auto bytes = received_bytes(connection.socket);
+  const auto bytes = read_bytes(connection.socket);
   if (!bytes) return false;
-  if (std::exchange(connection.has_delivered, false)) connection.whole_bytes = *bytes;
-  connection.unfinished_bytes = *bytes - std::min(*bytes, connection.whole_bytes);
+  const bool all_whole = std::exchange(connection.has_delivered, false);
+  connection.whole_bytes = all_whole ? *bytes : std::min(*bytes, connection.whole_bytes);
+  connection.unfinished_bytes = *bytes - connection.whole_bytes;
   return true;
 }
 
-unsigned UnfinishedMessages::end_those_above(const Limits& limits) {
-  for (auto it = connections_.begin(); it != connections_.end();)
-    it = look_at(it->second) ? std::next(it) : connections_.erase(it);
+void UnfinishedMessages::look_at_all(bool known_too) {
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    const bool stays = (it->second.is_known && !known_too) || look_at(it->second);
+    it = stays ? std::next(it) : connections_.erase(it);
+  }
+}
+
+unsigned UnfinishedMessages::end_strangers_above(std::uint64_t bytes) {
+  std::vector<Connections::iterator> strangers;
+  std::uint64_t all = 0;
+  for (auto it = connections_.begin(); it != connections_.end(); ++it) {
+    if (it->second.is_known) continue;
+    strangers.push_back(it);
+    all += it->second.unfinished_bytes;
+  }
+  if (all <= bytes) return 0;
+  std::ranges::sort(strangers, std::greater(), [](const auto& it) { return it->second.unfinished_bytes; });
+  unsigned ended = 0;
+  for (const auto& largest : strangers) {
+    if (all <= bytes) break;
+    all -= largest->second.unfinished_bytes;
+    shut_down(largest->second.socket);
+    connections_.erase(largest);
+    ++ended;
+  }
+  return ended;
+}
+
+bool UnfinishedMessages::has_strangers() const {
+  return std::ranges::any_of(connections_, [](const auto& one) { return !one.second.is_known; });
+}
+
+std::uint64_t UnfinishedMessages::bytes() const {
   std::uint64_t all = 0;
   for (const auto& [_, connection] : connections_) all += connection.unfinished_bytes;
+  return all;
+}
+
+unsigned UnfinishedMessages::end_those_above(const Limits& limits) {
+  std::uint64_t all = bytes();
   const auto less = [](const auto& a, const auto& b) { return a.second.unfinished_bytes < b.second.unfinished_bytes; };
   unsigned ended = 0;
   while (!connections_.empty()) {
@@ -60,9 +112,11 @@ unsigned UnfinishedMessages::look(const Limits& limits, TimeUs now_us, bool mess
   if (since_us < kLookUs) return 0;
   looked_us_ = now_us;
   const unsigned may_skip = messages_wait ? kMostSkipped : static_cast<unsigned>(since_us >= kNoTimeUs);
-  if (skipped_++ < may_skip) return 0;
-  skipped_ = 0;
-  return end_those_above(limits);
+  const bool skips = skipped_ < may_skip;
+  skipped_ = skips ? skipped_ + 1 : 0;
+  look_at_all(!skips);
+  const unsigned strangers = end_strangers_above(limits.of_strangers);
+  return skips ? strangers : strangers + end_those_above(limits);
 }
 
 }  // namespace deft::link
