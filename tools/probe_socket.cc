@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int64_t kMaxFrameBytes = 1 << 20;  // the ranks of a probe set some kilobytes each
 constexpr int kWaitingMessages = 32;              // on one connection, each way
-constexpr link::UnfinishedMessages::Limits kMostUnfinished{.of_one = 4 << 20, .of_all = 64 << 20};  // of bytes
+constexpr link::UnfinishedMessages::Limits kMostUnfinished{.of_one = 4 << 20, .of_all = 8 << 20};  // of bytes
 
 }  // namespace
 
@@ -38,7 +38,10 @@ std::vector<zmq::message_t> ProbeSocket::receive(zmq::recv_flags flags) {
   if (!socket_.recv(frames[0], flags)) return {};
   while (frames.back().more())
     if (!socket_.recv(frames.emplace_back(), zmq::recv_flags::none)) break;
-  unfinished_.delivered(frames.back());
+  std::uint64_t wire_bytes = 0;
+  const std::size_t made_here = socket_.get(zmq::sockopt::type) == ZMQ_ROUTER ? 1 : 0;  // the frame that names the peer
+  for (std::size_t i = made_here; i < frames.size(); ++i) wire_bytes += link::wire_bytes_of(frames[i].size());
+  unfinished_.delivered_by_stranger(frames.back(), wire_bytes);
   return frames;
 }
 

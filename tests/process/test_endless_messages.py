@@ -5,12 +5,13 @@ to them and `deft probe` bound the memory that this takes.
 import struct
 import subprocess
 import threading
+import time
 
 import pytest
 from cluster import BUILD, PATIENT, Cluster, clean_environment, free_port, wait_for_line, wait_until
 from hostile import memory_kib
 from test_parameter_servers import Servers
-from zmtp import EMPTY_FRAMES, Connection, Router, dealer, large_frame, send_without_end
+from zmtp import EMPTY_FRAMES, Connection, Router, dealer, large_frame, send_without_end, unfinished_messages
 
 MOST_SENT = {"large frames": (large_frame(128 << 10), 1 << 30), "empty frames": (EMPTY_FRAMES, 64 << 20)}
 MOST_KIB = 600 << 10  # by which a process may grow; without a bound it grows by a gigabyte and more
@@ -27,6 +28,14 @@ def peak_kib(pid: int) -> int:
     return memory_kib(pid, "VmHWM")
 
 
+def wait_until_at_rest(pid: int) -> None:
+    """The peak of the memory does not grow for a second."""
+    peaks = [0]
+    while peaks[-1] != peak_kib(pid):
+        peaks.append(peak_kib(pid))
+        time.sleep(1)
+
+
 @pytest.mark.parametrize("frames", MOST_SENT)
 def test_a_server_ends_a_connection_whose_message_has_no_end(frames):
     with Cluster(1) as cluster:
@@ -35,6 +44,17 @@ def test_a_server_ends_a_connection_whose_message_has_no_end(frames):
         before = memory_kib(pid)
         with dealer(server.addresses[0]) as stranger:
             send_without_end(stranger, *MOST_SENT[frames])
+        assert peak_kib(pid) < before + MOST_KIB
+
+
+def test_strangers_share_what_they_may_bring_to_a_server():
+    with Cluster(1) as cluster:
+        server = Servers(cluster, 1)
+        pid = server.processes[0].pid
+        before = memory_kib(pid)
+        with unfinished_messages(server.addresses[0]):
+            wait_until(lambda: peak_kib(pid) > before + (100 << 10), what="what they bring")
+            wait_until_at_rest(pid)
         assert peak_kib(pid) < before + MOST_KIB
 
 
@@ -127,6 +147,20 @@ def start_probe(rank: int, leader: str) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_strangers_share_what_they_may_bring_to_a_probe():
+    port = free_port()
+    first = start_probe(0, f"127.0.0.1:{port}")
+    store = f"127.0.0.1:{port + 1}"
+    wait_until(lambda: can_connect(store), what="rank 0 listens")
+    before = memory_kib(first.pid)
+    with unfinished_messages(store):
+        wait_until(lambda: peak_kib(first.pid) > before + (100 << 10), what="what they bring")
+        wait_until_at_rest(first.pid)
+    assert peak_kib(first.pid) < before + MOST_KIB
+    first.kill()
+    first.communicate()
 
 
 @pytest.mark.parametrize("frames", MOST_SENT)

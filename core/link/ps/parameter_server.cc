@@ -23,8 +23,9 @@ constexpr int kHandshakeMs = 10'000;
 constexpr TimeUs kTurnUs = 1'000'000;
 // ZeroMQ says that a connection ended, but not whose, and may say it a moment before a send to it fails.
 constexpr std::array<TimeUs, 3> kChecksAfterUs = {5'000, 50'000, 500'000};
-// Of bytes. A link leaves less than 2 MiB unanswered. Beside them its heartbeats count, a few bytes each, until it says something.
-constexpr UnfinishedMessages::Limits kMostUnfinished{.of_one = 8 << 20, .of_all = 128 << 20};
+// Of bytes. A link leaves less than 2 MiB unanswered. Beside them its heartbeats count, a few bytes each, until it says something. Who is
+// no link yet says a short hello.
+constexpr UnfinishedMessages::Limits kMostUnfinished{.of_one = 8 << 20, .of_all = 128 << 20, .of_strangers = 8 << 20};
 constexpr int kMessagesAtOnce = 64;  // between looks at what else has happened
 
 // The name of a link, without its secret; empty if it cannot be one.
@@ -132,17 +133,23 @@ bool ParameterServer::receive_one() {
   zmq::message_t identity, first, payload;
   if (!router_.recv(identity, zmq::recv_flags::dontwait)) return false;
   int frames = 1;
+  std::uint64_t wire_bytes = 0;
   while (router_.get(zmq::sockopt::rcvmore)) {
     zmq::message_t frame;
     if (!router_.recv(frame, zmq::recv_flags::none)) break;
+    wire_bytes += wire_bytes_of(frame.size());
     (frames++ == 1 ? first : payload) = std::move(frame);
   }
-  guard_.unfinished.delivered(frames > 2 ? payload : first);
+  const std::string peer = identity.to_string();
   if (frames == 3) {
-    on_message(identity.to_string(), first, std::move(payload));
+    on_message(peer, first, std::move(payload));
   } else {
     drop(Drop::kUnreadable);
   }
+  if (members_.contains(peer))
+    guard_.unfinished.delivered(first);
+  else
+    guard_.unfinished.delivered_by_stranger(first, wire_bytes);
   return true;
 }
 
