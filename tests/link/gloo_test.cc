@@ -1,8 +1,14 @@
 // What only the gloo link promises.
 #include <atomic>
+#include <barrier>
+#include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <latch>
 #include <set>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "core/link/rendezvous.h"
@@ -73,6 +79,39 @@ TEST_P(GlooLinks, NoNodeWaitsForAnotherOnesCaller) {
     while (!link.idle()) ASSERT_TRUE(completed(link));
     for (auto& each : data) expect_sum(each);
     finished = true;
+  });
+}
+
+// How often the threads of this process have gone to sleep so far.
+std::uint64_t sleeps() {
+  constexpr std::string_view kCount = "voluntary_ctxt_switches:";
+  std::uint64_t sum = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with(kCount)) sum += std::stoull(line.substr(kCount.size()));
+  }
+  return sum;
+}
+
+// gloo's own loops would wake two hundred times: each of two nodes has two.
+TEST_P(GlooLinks, NoThreadWakesWhileNothingIsUnderWay) {
+  using namespace std::chrono_literals;
+  std::barrier together(2);
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
+    auto data = numbers(node, 100'000);
+    ASSERT_OK(sum(link, data));
+    together.arrive_and_wait();
+    if (node == 0) {
+      std::this_thread::sleep_for(100ms);  // what is left of the sum
+      const std::uint64_t before = sleeps();
+      std::this_thread::sleep_for(500ms);
+      EXPECT_LT(sleeps() - before, 40u);
+    }
+    together.arrive_and_wait();
+    data = numbers(node, 100'000);
+    ASSERT_OK(sum(link, data));
+    expect_sum(data);
   });
 }
 

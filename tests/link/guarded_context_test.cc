@@ -6,8 +6,11 @@
 
 #include <atomic>
 #include <cerrno>
+#include <functional>
+#include <optional>
 #include <thread>
 
+#include "core/link/gloo/sleeping_loop.h"
 #include "tests/link/tcp_pair.h"
 
 namespace deft::link::gloo_backend {
@@ -26,25 +29,45 @@ std::shared_ptr<gloo::transport::tcp::Device> loopback_device() {
   return std::make_shared<gloo::transport::tcp::Device>(attributes);
 }
 
+// A connection ends while its peer sends nonsense. `prepare`: before it is gloo's.
+void end_while_peer_sends(const std::shared_ptr<gloo::transport::tcp::Device>& device, int round,
+                          const std::function<void(GuardedContext&)>& prepare = {}) {
+  auto [socket, peer] = testing::tcp_pair();
+  const int wire = socket.get();
+  auto context = std::make_shared<GuardedContext>(device, 0, 2);
+  context->createPair(1);
+  if (prepare) prepare(*context);
+  context->adopt(1, socket.release(), wire);
+  std::atomic<bool> sends{false};
+  std::thread sender([&sends, to = peer.get()] {
+    const std::byte nonsense{0xee};
+    while (::send(to, &nonsense, 1, MSG_NOSIGNAL) == 1 || errno == EAGAIN) sends = true;
+  });
+  while (!sends) std::this_thread::yield();
+  for (int wait = 0; wait < round; ++wait) std::this_thread::yield();
+  context.reset();
+  sender.join();  // the connection is closed
+}
+
 // Some pairs end while the loop handles a byte for them, and some while gloo throws at a whole preamble that makes no sense.
 TEST(GuardedContext, EndsWhileItsPeerSends) {
   const auto device = loopback_device();
-  for (int round = 0; round < 100; ++round) {
-    auto [socket, peer] = testing::tcp_pair();
-    const int wire = socket.get();
-    auto context = std::make_shared<GuardedContext>(device, 0, 2);
-    context->createPair(1);
-    context->adopt(1, socket.release(), wire);
-    std::atomic<bool> sends{false};
-    std::thread sender([&sends, to = peer.get()] {
-      const std::byte nonsense{0xee};
-      while (::send(to, &nonsense, 1, MSG_NOSIGNAL) == 1 || errno == EAGAIN) sends = true;
-    });
-    while (!sends) std::this_thread::yield();
-    for (int wait = 0; wait < round; ++wait) std::this_thread::yield();
-    context.reset();
-    sender.join();  // the connection is closed
+  for (int round = 0; round < 100; ++round) end_while_peer_sends(device, round);
+}
+
+TEST(SleepingLoop, LeavesToGlooHowAConnectionEnds) {
+  for (int round = 0; round < 50; ++round) {
+    std::optional<SleepingLoop> loop;
+    const auto device = loopback_device();
+    end_while_peer_sends(device, 2 * round, [&](GuardedContext& context) { context.serve_by(loop.emplace(*device)); });
   }
+}
+
+TEST(SleepingLoop, EndsWithADeviceThatHadNoConnection) {
+  auto device = loopback_device();
+  SleepingLoop loop(*device);
+  loop.wake();
+  device.reset();
 }
 
 }  // namespace

@@ -54,7 +54,10 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
 
   // With the lock held. gloo forgets to tell the buffers of which a part has come or gone; their waits would never end.
   void changeState(state next) noexcept override {
-    if (next == CLOSED) closing_ = true;
+    if (next == CLOSED) {
+      closing_ = true;
+      static_cast<GuardedContext*>(context_)->wake_loop();
+    }
     Pair::changeState(next);
     if (next != CLOSED) return;
     if (const auto buffer = rx_.ubuf.lock()) buffer->abortWaitRecv();

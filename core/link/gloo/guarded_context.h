@@ -18,6 +18,8 @@
 #include <memory>
 #include <optional>
 
+#include "core/link/gloo/sleeping_loop.h"
+
 namespace deft::link::gloo_backend {
 
 class GuardedContext final : public gloo::transport::tcp::Context {
@@ -39,9 +41,17 @@ class GuardedContext final : public gloo::transport::tcp::Context {
   // The loop's thread calls it.
   void note_loop();
 
+  // `loop` serves the device and outlives this context. Before pairs are adopted.
+  void serve_by(SleepingLoop& loop) { loop_ = &loop; }
+  // Before a pair leaves the loop. Any thread.
+  void wake_loop() {
+    if (loop_ != nullptr) loop_->wake();
+  }
+
  private:
   static constexpr clockid_t kUnknownClock = CLOCK_PROCESS_CPUTIME_ID;  // the clock of no thread
   std::atomic<clockid_t> loop_clock_{kUnknownClock};
+  SleepingLoop* loop_ = nullptr;
 };
 
 }  // namespace deft::link::gloo_backend

@@ -61,6 +61,7 @@ Mesh::~Mesh() {
   // Sockets are closed softly: the last bytes may still be on their way to a slower peer.
   const SigpipeBlocked guard;
   context_.reset();
+  if (loop_ != nullptr) loop_->wake();
   device_.reset();
   connections_.encryption.reset();  // sends what gloo wrote last
 }
@@ -77,6 +78,8 @@ Result<void> Mesh::take(const std::string& address, const std::string& member) {
     context_->setTimeout(kForever);
     for (std::uint32_t peer = 0; peer < nodes_; ++peer)
       if (peer != node_) context_->createPair(static_cast<int>(peer));
+    loop_ = std::make_unique<SleepingLoop>(*device_);
+    context_->serve_by(*loop_);
     for (std::uint32_t peer = 0; peer < nodes_; ++peer) {
       if (peer == node_) continue;
       const int wire = connections_.wire(peer);

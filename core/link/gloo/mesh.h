@@ -25,6 +25,7 @@ class Device;
 namespace deft::link::gloo_backend {
 
 class GuardedContext;
+class SleepingLoop;
 
 // What gloo threw when it dealt with one peer.
 struct PeerFailure : std::runtime_error {
@@ -81,6 +82,7 @@ class Mesh {
 
   const std::uint32_t node_;
   const std::uint32_t nodes_;
+  std::unique_ptr<SleepingLoop> loop_;  // of the device, which it outlives
   std::shared_ptr<gloo::transport::tcp::Device> device_;
   std::shared_ptr<GuardedContext> context_;
   PeerConnections connections_;          // without their sockets, which the pairs own
