@@ -288,7 +288,7 @@ void Leader::watch_late_nodes(TimeUs now_us) {
 }
 
 void Leader::watch_links(TimeUs now_us) {
-  const auto stalls = links_->watch(now_us);
+  const auto stalls = links_->watch(now_us, [this](std::size_t node) { return roster_.describe(node); });
   if (!stalls) return fail_job(stalls.error());
   for (const auto& stall : *stalls) remove_link(stall);
 }

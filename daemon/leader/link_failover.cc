@@ -10,6 +10,7 @@ namespace {
 constexpr double kSlowestUsPerByte = 0.8;  // 10 Mbit/s: a slower link may be taken for stalled
 constexpr double kSlower = 4;              // so may a link that is this many times slower than measured
 constexpr TimeUs kLateReportUs = 50'000;   // a report of progress may come so much later than three heartbeats
+constexpr std::size_t kMostNamed = 4;      // nodes, in an error
 
 }  // namespace
 
@@ -135,7 +136,19 @@ std::optional<TimeUs> LinkFailover::stalled_us(std::uint32_t index, TimeUs now_u
   return age > patience_us(index, finished, started) ? std::optional(age) : std::nullopt;
 }
 
-Result<std::vector<wire::LinkFailed>> LinkFailover::watch(TimeUs now_us) {
+// No link tells which of its connections stands still. But some nodes may have got all of the oldest operation, and others not.
+std::string LinkFailover::who_lacks_oldest(const Link& link, const NameOfNode& name_of) {
+  std::string names;
+  std::size_t count = 0;
+  for (std::size_t node = 0; node < link.reached.size(); ++node) {
+    if (link.reached[node].finished_below > link.oldest) continue;
+    if (++count > kMostNamed) return "";
+    names += (names.empty() ? "" : ", ") + name_of(node);
+  }
+  return count == link.reached.size() ? "" : "; the oldest of them has ended everywhere but on " + names;
+}
+
+Result<std::vector<wire::LinkFailed>> LinkFailover::watch(TimeUs now_us, const NameOfNode& name_of) {
   std::vector<wire::LinkFailed> stalls;
   for (std::uint32_t index = 0; index < links_.size(); ++index) {
     const Link& link = links_[index];
@@ -148,7 +161,7 @@ Result<std::vector<wire::LinkFailed>> LinkFailover::watch(TimeUs now_us) {
                         link.epoch,
                         {ErrorKind::kTimeout,
                          "nothing has come through link " + cost(index).name + " for " + std::to_string(*age / 1000) +
-                             " ms, with operations under way on all nodes",
+                             " ms, with operations under way on all nodes" + who_lacks_oldest(link, name_of),
                          "look at this network between the nodes",
                          {}}});
   }

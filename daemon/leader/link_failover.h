@@ -6,13 +6,14 @@
 //   if (auto lost = links.remove(failed, replaceable, now_us)) ...   // LINK_STOP to all, then:
 //   if (auto replaced = links.stopped(node, message)) ...          // LINK_REPLACED to all
 //   if (auto news = links.progress(node, message, now_us)) ...     // JOB_PROGRESS to all
-//   auto stalls = links.watch(now_us);                             // with every heartbeat of a running job
+//   auto stalls = links.watch(now_us, name_of);                    // with every heartbeat of a running job
 //
 // The nodes' part is in daemon/node. If no link is left that could stand in, the job fails as it does with one link.
 // No I/O, no clock. Not thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -64,8 +65,10 @@ class LinkFailover {
   std::optional<wire::LinkReplaced> stopped(std::size_t node, const wire::LinkStopped& stopped);
   // How far a node is. Gives how far all are, if that is news.
   std::optional<wire::JobProgress> progress(std::size_t node, const wire::NodeProgress& progress, TimeUs now_us);
-  // Links that stall, as failures. Error: a node did not stop a lost link in time; the job ends.
-  Result<std::vector<wire::LinkFailed>> watch(TimeUs now_us);
+  using NameOfNode = std::function<std::string(std::size_t node)>;
+  // Links that stall, as failures. They name the nodes that lack what others have. Error: a node did not stop a lost link in time; the job
+  // ends.
+  Result<std::vector<wire::LinkFailed>> watch(TimeUs now_us, const NameOfNode& name_of);
 
  private:
   struct Reached {  // by a node, on a link
@@ -95,6 +98,7 @@ class LinkFailover {
   [[nodiscard]] std::optional<std::uint32_t> substitute_for(std::uint32_t lost) const;
   [[nodiscard]] TimeUs patience_us(std::uint32_t link, std::uint64_t finished, std::uint64_t started) const;
   [[nodiscard]] std::optional<TimeUs> stalled_us(std::uint32_t link, TimeUs now_us);
+  [[nodiscard]] static std::string who_lacks_oldest(const Link& link, const NameOfNode& name_of);
 
   const std::size_t nodes_;
   const Timing timing_;

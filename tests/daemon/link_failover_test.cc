@@ -15,6 +15,8 @@ std::vector<model::LinkModel> links(std::vector<std::string> names) {
   return models;
 }
 
+std::string name_of(std::size_t node) { return "node " + std::to_string(node) + ": host" + std::to_string(node); }
+
 wire::NodeProgress at(std::vector<wire::NodeProgress::Link> reached) { return {std::move(reached)}; }
 
 TEST(LinkFailover, TheFastestOtherLinkStandsInFromWhereTheSlowestNodeIs) {
@@ -75,7 +77,7 @@ struct Reports {
     for (const TimeUs until = now + us; now < until; now += kTiming.heartbeat_us) {
       failover.progress(0, at({{0, 9, 9}, first}), now);
       failover.progress(1, at({{0, 9, 9}, second}), now);
-      const auto stalls = failover.watch(now);
+      const auto stalls = failover.watch(now, name_of);
       if (!stalls || !stalls->empty()) return stalls.value_or(std::vector<wire::LinkFailed>());
     }
     return {};
@@ -107,6 +109,17 @@ TEST(LinkFailover, AStallOfALinkThatWorkersRunEndsTheJob) {
   EXPECT_NE(removed.error().what.find("nothing has come through link nccl for "), std::string::npos);
 }
 
+TEST(LinkFailover, AStallNamesTheNodesThatLackWhatOthersHave) {
+  const std::string all = "with operations under way on all nodes";
+  for (const bool is_behind : {false, true}) {
+    Reports reports("nccl");
+    const auto stalls = reports.report_for(kTiming.timeout_us, {0, is_behind ? 6U : 5U, 7}, {0, 5, 7});
+    ASSERT_EQ(stalls.size(), 1U);
+    const std::string named = is_behind ? "; the oldest of them has ended everywhere but on node 1: host1" : "";
+    EXPECT_TRUE(stalls[0].cause.what.ends_with(all + named)) << stalls[0].cause.what;
+  }
+}
+
 TEST(LinkFailover, LargeLaunchesMayTakeTheirTime) {
   Reports reports;
   for (int number = 0; number < 8; ++number) reports.failover.order(1, 1 << 20);
@@ -130,7 +143,8 @@ TEST(LinkFailover, ANodeThatDoesNotReportIsNoStallOfTheLink) {
   for (; reports.now < 2 * kTiming.timeout_us; reports.now += kTiming.heartbeat_us) {
     reports.failover.progress(0, at({{0, 9, 9}, {0, 5, 7}}), reports.now);
     if (reports.now < 4 * kTiming.heartbeat_us) continue;
-    EXPECT_TRUE(reports.failover.watch(reports.now)->empty()) << "the node is silent, and that is found elsewhere";
+    EXPECT_TRUE(reports.failover.watch(reports.now, name_of)->empty())
+        << "the node is silent, and that is found elsewhere";
   }
 }
 
@@ -138,8 +152,8 @@ TEST(LinkFailover, ANodeThatDoesNotStopTheLinkIsTheEnd) {
   LinkFailover failover(links({"gloo:eth0", "gloo:eth1"}), 2, kTiming);
   ASSERT_TRUE(failover.remove({1, 0, kCut}, true, 0));
   failover.stopped(0, {1, 0, 0});
-  EXPECT_TRUE(failover.watch(kTiming.timeout_us / 2));
-  EXPECT_EQ(failover.watch(kTiming.timeout_us / 2 + 1).error().what, kCut.what);
+  EXPECT_TRUE(failover.watch(kTiming.timeout_us / 2, name_of));
+  EXPECT_EQ(failover.watch(kTiming.timeout_us / 2 + 1, name_of).error().what, kCut.what);
 }
 
 TEST(LinkFailover, WhatAllHaveFinishedIsToldOnce) {
