@@ -1,12 +1,14 @@
 #include "core/replay/measured_links.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "core/replay/launches.h"
+#include "core/replay/link_burst.h"
 #include "core/replay/links_traffic.h"
 
 namespace deft::replay {
@@ -16,6 +18,8 @@ constexpr double kLeastNetwork = 0.1;    // of the time in which a connection wa
 constexpr double kMostRoundTrips = 2;    // that a part waits for at each hop of a ring ...
 constexpr double kMostHandlingUs = 250;  // ... and what its ends take to handle it
 constexpr double kAlike = 0.01;          // of the determinant: below it a fit of two numbers is one of noise
+constexpr int kRounds = 30;              // after which a fit changes no more
+constexpr double kExact = 1e-3;          // of a period: it may be off by less
 
 // When the transfer of each of the leader's launches could begin: when the last node had brought its gradients. No node has a sum
 // before that, so a begin behind the leader's end is an error of the clocks. On a busy machine they may be off by more than a transfer.
@@ -39,11 +43,6 @@ struct Transfer {
   std::uint64_t wire_bytes = 0;
 };
 
-// A time in which a link was busy without a pause.
-struct BusyPeriod {
-  double us = 0, bytes = 0, parts = 0;
-};
-
 // Transfers of a link overlap, and end in bursts. So a single one tells little, and a whole period tells all.
 std::vector<BusyPeriod> busy_periods(std::vector<Transfer> transfers) {
   std::ranges::sort(transfers, {}, &Transfer::begin_us);
@@ -51,7 +50,7 @@ std::vector<BusyPeriod> busy_periods(std::vector<Transfer> transfers) {
   TimeUs began_us = 0, end_us = -1;
   for (const Transfer& transfer : transfers) {
     if (transfer.begin_us > end_us) {
-      periods.emplace_back();
+      periods.push_back({.begin_us = transfer.begin_us});
       began_us = transfer.begin_us;
     }
     end_us = std::max(end_us, transfer.end_us);
@@ -95,6 +94,8 @@ double mean_part_bytes(const std::vector<BusyPeriod>& periods) {
 // The median over bytes and not over periods, because most bytes may travel in few long periods.
 double median_us_per_byte(std::vector<BusyPeriod> periods) {
   const auto rate = [](const BusyPeriod& period) { return period.us / period.bytes; };
+  std::erase_if(periods, [](const BusyPeriod& period) { return period.bytes <= 0; });
+  if (periods.empty()) return 0;
   std::ranges::sort(periods, {}, rate);
   double left = 0;
   for (const BusyPeriod& period : periods) left += period.bytes / 2;
@@ -116,18 +117,50 @@ model::ProfileLink link_of_equal_parts(const std::string& name, const std::vecto
   return link;
 }
 
-// us = parts * latency + bytes / throughput, by least squares of the relative deviation.
-model::ProfileLink link_of(const std::string& name, const std::vector<BusyPeriod>& periods, const Network& network) {
-  double pp = 0, pb = 0, bb = 0, p = 0, b = 0;
-  for (const BusyPeriod& period : periods) {
-    const double parts = period.parts / period.us, bytes = period.bytes / period.us;
-    pp += parts * parts, pb += parts * bytes, bb += bytes * bytes, p += parts, b += bytes;
+// us = parts * part_us + bytes * byte_us
+struct Costs {
+  double part_us = 0, byte_us = 0;
+  [[nodiscard]] double off_us(const BusyPeriod& period) const {
+    return std::abs(period.us - period.parts * part_us - period.bytes * byte_us);
   }
-  model::ProfileLink link = link_of_equal_parts(name, periods, network);
+};
+
+// The solution of least squares in which period i counts weight(i). Empty if the periods are too much alike.
+template <typename Weight>
+std::optional<Costs> least_squares(const std::vector<BusyPeriod>& periods, const Weight& weight) {
+  double pp = 0, pb = 0, bb = 0, pu = 0, bu = 0;
+  for (const BusyPeriod& period : periods) {
+    const double w = weight(period);
+    pp += w * period.parts * period.parts, pb += w * period.parts * period.bytes, bb += w * period.bytes * period.bytes;
+    pu += w * period.parts * period.us, bu += w * period.bytes * period.us;
+  }
   const double determinant = pp * bb - pb * pb;
-  if (determinant <= kAlike * pp * bb) return link;
-  const double latency_us = (p * bb - b * pb) / determinant, byte_us = (b * pp - p * pb) / determinant;
-  if (latency_us > 0 && byte_us > 0) link.latency_us = latency_us, link.bytes_per_us = 1 / byte_us;
+  if (determinant <= kAlike * pp * bb) return std::nullopt;
+  return Costs{(pu * bb - bu * pb) / determinant, (bu * pp - pu * pb) / determinant};
+}
+
+// Makes the sum of the absolute deviations least, so that a few periods that something disturbed do not count. Empty if the periods are
+// too much alike.
+std::optional<Costs> costs_of(const std::vector<BusyPeriod>& periods) {
+  auto costs = least_squares(periods, [](const BusyPeriod& period) { return 1 / (period.us * period.us); });
+  for (int round = 0; costs && round < kRounds; ++round) {
+    const auto next = least_squares(
+        periods, [&](const BusyPeriod& period) { return 1 / std::max(costs->off_us(period), kExact * period.us); });
+    if (!next) break;
+    costs = next;
+  }
+  return costs;
+}
+
+model::ProfileLink link_of(const std::string& name, const std::vector<BusyPeriod>& periods, const Network& network,
+                           double burst_bytes) {
+  model::ProfileLink link = link_of_equal_parts(name, periods, network);
+  const auto slow = without_burst(periods, burst_bytes);
+  if (const double slow_us = median_us_per_byte(slow); burst_bytes > 0 && slow_us > 0)
+    link.burst_bytes = burst_bytes, link.bytes_per_us = *link.bytes_per_us * median_us_per_byte(periods) / slow_us;
+  const auto costs = costs_of(slow);
+  if (costs && costs->part_us > 0 && costs->byte_us > 0)
+    link.latency_us = costs->part_us, link.bytes_per_us = 1 / costs->byte_us;
   return link;
 }
 
@@ -148,7 +181,8 @@ std::vector<model::ProfileLink> measured_links(const JobTrace& job, std::vector<
       problems.push_back("link " + leader.header.links[link] + " carried nothing, and is left out");
     else
       links.push_back(link_of(leader.header.links[link], periods,
-                              network_of(job, static_cast<std::uint16_t>(link), mean_part_bytes(periods))));
+                              network_of(job, static_cast<std::uint16_t>(link), mean_part_bytes(periods)),
+                              burst_of(periods, arrivals_of(job, static_cast<std::uint16_t>(link), periods))));
   }
   return links;
 }

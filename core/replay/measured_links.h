@@ -1,6 +1,7 @@
-// What each link of a traced job costs: the latency of a part, and the throughput of an all-reduce.
+// What each link of a traced job costs: the latency of a part, the throughput of an all-reduce, and the burst that it carries at once after
+// a pause (link_burst.h).
 //
-//   for (const model::ProfileLink& link : measured_links(job, problems)) ... link.latency_us, *link.bytes_per_us
+//   for (const model::ProfileLink& link : measured_links(job, problems)) ... link.latency_us, *link.bytes_per_us, link.burst_bytes
 //
 // Throughputs count bytes on the wire: an encoded gradient counts its encoded bytes, and half an all-reduce counts half. A link serves one
 // transfer after the other. The time of a transfer counts from the moment when the last node had brought its gradients, so a slow worker

@@ -14,6 +14,8 @@ LinkChannels::LinkChannels(const model::Profile& profile, double contention,
     : profile_(profile), contention_(contention), events_(events), channels_(2 * profile.links.size()) {
   for (std::uint32_t link = 0; link < links(); ++link)
     channels_[links() + link].exists = std::ranges::find(priority_links, link) != priority_links.end();
+  for (const model::ProfileLink& link : profile.links)
+    tokens_.emplace_back(link.bytes_per_us ? link.burst_bytes / *link.bytes_per_us : 0);
 }
 
 std::uint32_t LinkChannels::channel_of(const sched::Launch& launch) const {
@@ -65,12 +67,15 @@ double LinkChannels::bytes_us(const sched::Launch& launch) const {
 void LinkChannels::begin(std::uint32_t channel, double now_us) {
   Channel& begun = channels_[channel];
   const sched::Launch& launch = begun.queue.front().launch;
+  if (!is_busy(launch.link)) tokens_[launch.link].busy(now_us);
   begun.busy = true;
   begun.started_us = now_us;
   begun.left_us = 0;
   for_each_timed_bucket(profile_, launch, [&](const model::BucketPiece&, double us) { begun.left_us += us; });
+  const double all_us = bytes_us(launch), saved_us = tokens_[launch.link].take(all_us);
+  begun.left_us -= saved_us;
   schedule(channel, now_us);
-  if (is_priority(channel)) retime(launch.link, now_us, slowness(), bytes_us(launch));
+  if (is_priority(channel)) retime(launch.link, now_us, slowness(), all_us - saved_us);
 }
 
 void LinkChannels::start_ready(std::uint32_t channel, double now_us, const MayStart& may_start) {
@@ -91,6 +96,7 @@ std::optional<sched::Launch> LinkChannels::finish(const QueuedEvent& event) {
   channel.queue.pop_front();
   channel.busy = false;
   ++launches_;
+  if (!is_busy(launch.link)) tokens_[launch.link].idle(event.at_us);
   sent_bytes_ += sched::link_bytes(launch);
   wire_bytes_ += (launch.half == sched::AllReduceHalf::kBoth ? 1 : 0.5) * wire_bytes(launch);
   if (!is_priority(event.of)) change_active(-1, event.at_us);

@@ -16,6 +16,7 @@
 #include "core/model/profile.h"
 #include "core/sched/scheduler.h"
 #include "core/sim/event_queue.h"
+#include "core/sim/token_bucket.h"
 
 namespace deft::sim {
 
@@ -70,12 +71,16 @@ class LinkChannels {
   // The channels of all links come first, then the priority channels.
   [[nodiscard]] std::uint32_t links() const { return static_cast<std::uint32_t>(channels_.size() / 2); }
   [[nodiscard]] bool is_priority(std::uint32_t channel) const { return channel >= links(); }
+  [[nodiscard]] bool is_busy(model::LinkIndex link) const {
+    return channels_[link].busy || channels_[links() + link].busy;
+  }
   [[nodiscard]] std::uint32_t channel_of(const sched::Launch& launch) const;
 
   const model::Profile& profile_;
   double contention_;
   EventQueue& events_;
   std::vector<Channel> channels_;
+  std::vector<TokenBucket> tokens_;  // [link]
   int active_ = 0;
   std::uint64_t sent_bytes_ = 0;
   double wire_bytes_ = 0;

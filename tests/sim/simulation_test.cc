@@ -73,6 +73,15 @@ TEST(Simulation, ContentionSlowsLinksThatAreBusyAtOnce) {
   EXPECT_DOUBLE_EQ(run(profile, "bytescheduler", {.contention = 0.25}, whole).step_us, 8001);
 }
 
+// Of 1000 bytes at a byte a microsecond, 400 need no time after a pause of 400 us.
+TEST(Simulation, ALinkCarriesItsBurstAtOnceAfterAPauseThatIsLongEnough) {
+  for (const auto& [compute_us, step_us] : {std::pair{5000.0, 5600.0}, std::pair{150.0, 1000.0}}) {
+    auto profile = small({{1000, compute_us / 2, compute_us / 2}});
+    profile.links.front().burst_bytes = 400;
+    EXPECT_NEAR(run(profile, "fifo").step_us, step_us, 1) << compute_us;
+  }
+}
+
 TEST(Simulation, SmallPartsPassOnThePriorityChannelAndTakeTheirBytesTimeFromTheOthers) {
   // Bucket 1 goes from 10 on, bucket 0 is ready at 20; forward of 5 and 50.
   const auto profile = small({{1000, 5, 10}, {100'000, 50, 10}});

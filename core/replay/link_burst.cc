@@ -1,0 +1,139 @@
+#include "core/replay/link_burst.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/trace/segment_trace.h"
+
+namespace deft::replay {
+namespace {
+
+constexpr double kLeastBurst = 8 << 10, kMostBurst = 1 << 20;  // bytes: a NIC with a larger one is hardly shaped
+constexpr double kNextBurst = 1.19;          // times the last one that was tried: the fourth root of 2
+constexpr double kLeastBetter = 0.04;        // what a burst explains of the deviations without it, at least
+constexpr std::size_t kMostArrivals = 4000;  // that are looked at
+constexpr int kRounds = 4;                   // in which the rate, which pauses earn by, is found
+constexpr std::size_t kLeastPeriods = 4;
+
+// The bytes that need no time, by period: what pauses have earned, and no more than the period has.
+std::vector<double> free_bytes(const std::vector<BusyPeriod>& periods, double burst_bytes, double us_per_byte) {
+  std::vector<double> free;
+  double earned = burst_bytes, ended_us = 0;
+  for (const BusyPeriod& period : periods) {
+    const auto begin_us = static_cast<double>(period.begin_us);
+    if (!free.empty()) earned = std::min(burst_bytes, earned + std::max(0.0, begin_us - ended_us) / us_per_byte);
+    free.push_back(std::min(earned, period.bytes));
+    earned -= free.back();
+    ended_us = begin_us + period.us;
+  }
+  return free;
+}
+
+double mean_us_per_byte(const std::vector<BusyPeriod>& periods) {
+  double us = 0, bytes = 0;
+  for (const BusyPeriod& period : periods) us += period.us, bytes += period.bytes;
+  return us / bytes;
+}
+
+// The rate that makes the sum of the absolute deviations least: the median over the bytes. 0: none of them took time.
+double us_per_byte_of(const std::vector<Arrival>& arrivals, const std::vector<double>& free) {
+  std::vector<std::pair<double, double>> rates;  // and the bytes that have it
+  double left = 0;
+  for (const Arrival& arrival : arrivals) {
+    const double bytes = arrival.bytes - free[arrival.period];
+    if (bytes <= 0) continue;
+    rates.emplace_back(arrival.us / bytes, bytes);
+    left += bytes / 2;
+  }
+  std::ranges::sort(rates);
+  for (const auto& [rate, bytes] : rates)
+    if ((left -= bytes) <= 0) return rate;
+  return 0;
+}
+
+struct RateFit {
+  double us_per_byte = 0;
+  double deviation_us = std::numeric_limits<double>::infinity();  // of all arrivals together
+};
+
+RateFit fit_with(double burst_bytes, const std::vector<BusyPeriod>& periods, const std::vector<Arrival>& arrivals) {
+  RateFit fit{.us_per_byte = mean_us_per_byte(periods)};
+  std::vector<double> free;
+  for (int round = 0; round < kRounds; ++round) {
+    free = free_bytes(periods, burst_bytes, fit.us_per_byte);
+    fit.us_per_byte = us_per_byte_of(arrivals, free);
+    if (fit.us_per_byte <= 0) return fit;
+  }
+  fit.deviation_us = 0;
+  for (const Arrival& arrival : arrivals)
+    fit.deviation_us += std::abs(arrival.us - fit.us_per_byte * std::max(0.0, arrival.bytes - free[arrival.period]));
+  return fit;
+}
+
+// The end of each period is an arrival, too.
+std::vector<Arrival> with_ends(std::vector<Arrival> arrivals, const std::vector<BusyPeriod>& periods) {
+  const std::size_t every = arrivals.size() / kMostArrivals + 1;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < arrivals.size(); i += every) arrivals[kept++] = arrivals[i];
+  arrivals.resize(kept);
+  for (std::size_t i = 0; i < periods.size(); ++i) arrivals.push_back({i, periods[i].us, periods[i].bytes});
+  return arrivals;
+}
+
+}  // namespace
+
+std::vector<Arrival> arrivals_of(const JobTrace& job, std::uint16_t link, const std::vector<BusyPeriod>& periods) {
+  std::vector<Arrival> all;
+  for (const auto& node : job.nodes) {
+    std::vector<std::pair<TimeUs, double>> received;
+    for (const auto& record : node.trace.records) {
+      if (record.kind() != trace::TraceKind::kSegment) continue;
+      const auto segment = record.as<trace::SegmentTrace>();
+      if (segment.link == link && segment.is_sent == 0)
+        received.emplace_back(record.end_us(), static_cast<double>(segment.bytes));
+    }
+    std::ranges::sort(received);
+    auto next = received.begin();
+    for (std::size_t i = 0; i < periods.size(); ++i) {
+      const BusyPeriod& period = periods[i];
+      const TimeUs end_us = period.begin_us + static_cast<TimeUs>(period.us);
+      while (next != received.end() && next->first < period.begin_us) ++next;
+      const std::size_t first = all.size();
+      double bytes = 0;
+      for (; next != received.end() && next->first <= end_us; ++next)
+        all.push_back({i, static_cast<double>(next->first - period.begin_us), bytes += next->second});
+      // A node receives its share of what the period carries.
+      if (bytes <= 0) all.resize(first);
+      for (std::size_t arrival = first; arrival < all.size(); ++arrival) all[arrival].bytes *= period.bytes / bytes;
+    }
+  }
+  return all;
+}
+
+double burst_of(const std::vector<BusyPeriod>& periods, const std::vector<Arrival>& arrivals) {
+  if (periods.size() < kLeastPeriods) return 0;
+  const auto all = with_ends(arrivals, periods);
+  double least_us = fit_with(0, periods, all).deviation_us * (1 - kLeastBetter), best = 0;
+  for (double burst = kLeastBurst; burst <= kMostBurst; burst *= kNextBurst)
+    if (const RateFit fit = fit_with(burst, periods, all); fit.deviation_us < least_us)
+      least_us = fit.deviation_us, best = burst;
+  return best;
+}
+
+std::vector<BusyPeriod> without_burst(std::vector<BusyPeriod> periods, double burst_bytes) {
+  if (periods.empty() || burst_bytes <= 0) return periods;
+  double us_per_byte = mean_us_per_byte(periods);
+  for (int round = 0; round < kRounds; ++round) {
+    const auto free = free_bytes(periods, burst_bytes, us_per_byte);
+    double us = 0, bytes = 0;
+    for (std::size_t i = 0; i < periods.size(); ++i) us += periods[i].us, bytes += periods[i].bytes - free[i];
+    if (bytes > 0) us_per_byte = us / bytes;
+  }
+  const auto free = free_bytes(periods, burst_bytes, us_per_byte);
+  for (std::size_t i = 0; i < periods.size(); ++i) periods[i].bytes -= free[i];
+  return periods;
+}
+
+}  // namespace deft::replay
