@@ -10,8 +10,9 @@
 namespace deft::replay {
 namespace {
 
-constexpr double kLeastBurst = 8 << 10, kMostBurst = 1 << 20;  // bytes: a NIC with a larger one is hardly shaped
-constexpr double kNextBurst = 1.19;          // times the last one that was tried: the fourth root of 2
+constexpr double kLeastBurst = 8 << 10;  // bytes
+constexpr int kBursts = 29;              // that are tried, up to 1 MB: a NIC with a larger one is hardly shaped
+constexpr int kBurstsADouble = 4;
 constexpr double kLeastBetter = 0.04;        // what a burst explains of the deviations without it, at least
 constexpr std::size_t kMostArrivals = 4000;  // that are looked at
 constexpr int kRounds = 4;                   // in which the rate, which pauses earn by, is found
@@ -116,9 +117,11 @@ double burst_of(const std::vector<BusyPeriod>& periods, const std::vector<Arriva
   if (periods.size() < kLeastPeriods) return 0;
   const auto all = with_ends(arrivals, periods);
   double least_us = fit_with(0, periods, all).deviation_us * (1 - kLeastBetter), best = 0;
-  for (double burst = kLeastBurst; burst <= kMostBurst; burst *= kNextBurst)
-    if (const RateFit fit = fit_with(burst, periods, all); fit.deviation_us < least_us)
-      least_us = fit.deviation_us, best = burst;
+  for (int i = 0; i < kBursts; ++i) {
+    const double burst = kLeastBurst * std::exp2(static_cast<double>(i) / kBurstsADouble);
+    const RateFit fit = fit_with(burst, periods, all);
+    if (fit.deviation_us < least_us) least_us = fit.deviation_us, best = burst;
+  }
   return best;
 }
 
