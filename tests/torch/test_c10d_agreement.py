@@ -1,13 +1,15 @@
 """What ranks ask gloo for through the backend "deft": if they differ, all get the same error, and the job goes on."""
 
 import datetime
+import os
 import re
+import signal
 
 import pytest
 import torch
 import torch.distributed as dist
 from c10d_groups import close_group, open_group
-from launching import free_port
+from launching import WorkerFailed, free_port
 
 
 def unlike(a, b):
@@ -212,3 +214,42 @@ def wait_too_long(port):
 
 def test_a_rank_that_does_not_come_is_waited_for_as_long_as_the_timeout_says(start):
     assert all(start(2).run(wait_too_long, free_port()))
+
+
+def die_before(port):
+    open_group(port)
+    assert_all_works()
+    if dist.get_rank() == 1:
+        os._exit(3)
+    later = dist.broadcast(torch.zeros(1), 0, async_op=True)
+    with pytest.raises(dist.DistBackendError, match=r"rank 1 \(pid \d+\) died"):
+        dist.barrier()
+    with pytest.raises(RuntimeError, match="died"):
+        later.get_future().wait()
+    raise ValueError("the others' error was seen")
+
+
+def test_a_dead_rank_is_named_where_gloo_would_be_waited_for(start):
+    with pytest.raises(WorkerFailed) as failed:
+        start(2, timeout="10s").run(die_before, free_port())
+    assert failed.value.errors[0] == "ValueError: the others' error was seen", failed.value.errors
+
+
+def interrupt_a_wait(port):
+    open_group(port)
+    if dist.get_rank() == 0:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            dist.broadcast(torch.zeros(1), 0)
+        dist.send(torch.zeros(1), 1)
+    else:
+        dist.recv(torch.empty(1), 0)
+        dist.broadcast(torch.zeros(1), 0)
+    assert_all_works()
+    close_group()
+    return True
+
+
+def test_a_wait_for_other_ranks_can_be_interrupted(start):
+    assert all(start(2).run(interrupt_a_wait, free_port()))
