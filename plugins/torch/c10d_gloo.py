@@ -5,7 +5,8 @@ differ, all get the same error, and gloo hears nothing of it. A call waits for n
 all agree. Operations begin in the order of their calls, because gloo matches them by their order. torch's C++ may ask
 gloo for something at once, in between, so that has connections of its own.
 
-In a group of some ranks gloo is asked at once, and compares nothing.
+In a group of some ranks gloo is asked at once, and compares nothing, unless TORCH_DISTRIBUTED_DEBUG=DETAIL has torch
+compare: then a call waits for the other ranks.
 """
 
 import collections
@@ -177,12 +178,15 @@ class GlooCollectives(dist.ProcessGroup):
 
     def open_gloo(self, options, store, prefix, numbers):
         """`prefix` and `numbers` name what all ranks agree on; a prefix of None: nothing."""
-        rank, size = options.group_rank, options.group_size
-        self._gloo = self._agreed_gloo = dist.ProcessGroupGloo(store, rank, size, options.timeout)
+        place = (options.group_rank, options.group_size, options.timeout)
+        self._gloo = self._agreed_gloo = dist.ProcessGroupGloo(store, *place)
         self._in_order = None
         if prefix is not None:
-            self._agreed_gloo = dist.ProcessGroupGloo(dist.PrefixStore("agreed", store), rank, size, options.timeout)
+            self._agreed_gloo = dist.ProcessGroupGloo(dist.PrefixStore("agreed", store), *place)
             self._in_order = _InOrder(prefix, numbers)
+        elif dist.get_debug_level() == dist.DebugLevel.DETAIL:  # as torch does for groups of the backend gloo
+            compare = dist.distributed_c10d._create_process_group_wrapper
+            self._gloo = self._agreed_gloo = compare(self._gloo, "compared", store, *place)
 
     def gloos(self):
         return {self._gloo, self._agreed_gloo}

@@ -253,3 +253,25 @@ def interrupt_a_wait(port):
 
 def test_a_wait_for_other_ranks_can_be_interrupted(start):
     assert all(start(2).run(interrupt_a_wait, free_port()))
+
+
+def differ_in_a_subgroup(port):
+    """torch compares, if it is told to."""
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    open_group(port, timeout=datetime.timedelta(seconds=20))
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    rank = dist.get_rank()
+    mine, root = pairs[rank // 2], rank // 2 * 2
+    with pytest.raises(RuntimeError, match="Detected mismatch between collectives on ranks"):
+        dist.broadcast(torch.zeros(2 + rank), root, mine)
+    x = torch.tensor([float(rank)])
+    dist.broadcast(x, root, mine)
+    assert x.item() == root
+    dist.all_reduce(x, group=mine)
+    assert x.item() == 2 * root
+    close_group()
+    return True
+
+
+def test_torch_can_compare_what_a_subgroup_is_asked_for(start):
+    assert all(start(1).run(differ_in_a_subgroup, free_port(), workers=4))
