@@ -11,12 +11,13 @@ connections until its deadline, which is far.
 """
 
 import contextlib
+import os
 import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cluster import BUILD, IMPORTS, Cluster, clean_environment, wait_until
+from cluster import BUILD, IMPORTS, Cluster, wait_until
 from flood import incarnation_of, listening_ports
 from hostile import STORE_SET, WELCOME, Client, memory_kib
 from ports import free_port
@@ -91,7 +92,7 @@ class WaitingProbe:
         place = {"DEFT_RANK": str(rank), "DEFT_WORLD_SIZE": "2", "DEFT_LOCAL_RANK": "0", "DEFT_LOCAL_SIZE": "1"}
         process = subprocess.Popen(
             [BUILD / "bin/deft", "probe", "--seconds=0.1", f"--timeout={FAR}"],
-            env={**clean_environment(), **place, "DEFT_LEADER": self.leader, "DEFT_LINKS": "gloo:lo"},
+            env={**os.environ, **place, "DEFT_LEADER": self.leader, "DEFT_LINKS": "gloo:lo"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from launching import PACKAGE, without_deft
+from launching import PACKAGE
 
 UNDER_WAY_AT_THE_END = """
 import threading, time
@@ -25,7 +25,7 @@ engine.push(returns_late, writes=arrays[1:])
 
 
 def test_the_end_waits_for_the_engines_threads():
-    environment = {**without_deft(os.environ), "PYTHONPATH": str(PACKAGE)}
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
     words = [sys.executable, "-c", UNDER_WAY_AT_THE_END]
     ran = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stdout.split()) == (0, ["ended", "returned"]), ran.stderr

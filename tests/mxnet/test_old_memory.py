@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from launching import PACKAGE, without_deft
+from launching import PACKAGE
 from mxnet_jobs import assert_ways_agree, backward, make_step, small_net, weights_of
 from training_checks import assert_close, batches, own_share
 
@@ -117,5 +117,5 @@ def test_who_writes_to_the_old_memory_of_gradients(start):
 
 
 def test_networks_that_were_compiled_before_the_import():
-    environment = {**without_deft(os.environ), "PYTHONPATH": str(PACKAGE)}
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
     subprocess.run([sys.executable, "-c", BUILT_BEFORE], env=environment, check=True, timeout=120)

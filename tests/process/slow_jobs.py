@@ -133,9 +133,12 @@ def run(lab: "netns.Lab", folder: Path, case: dict) -> None:
 
 def go_first() -> None:
     """This job has the processors before other programs, if the user may ask for that: then no fault is in it but those
-    that are put in. Linux shares the processors out by sessions, so this process begins one."""
-    with contextlib.suppress(OSError):
+    that are put in. Linux shares the processors out by sessions, so this process begins one, and changes no other."""
+    try:
         os.setsid()
+    except PermissionError:
+        return  # a shell began a group of processes for it: the session is the shell's
+    with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text("-10")
 
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, TIMEOUT_S, Cluster, clean_environment, wait_for_line, wait_until
+from cluster import BUILD, TIMEOUT_S, Cluster, wait_for_line, wait_until
 
 DEADLINE = f"{TIMEOUT_S:g}s"  # of jobs whose error comes only then
 ATTACH = "session.close()\n"
@@ -29,7 +29,7 @@ def errors(workers) -> list[str]:
 
 def run_deftd(*flags: str, **variables: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [BUILD / "bin/deftd", *flags], capture_output=True, text=True, timeout=120, env=clean_environment() | variables
+        [BUILD / "bin/deftd", *flags], capture_output=True, text=True, timeout=120, env=os.environ | variables
     )
 
 
@@ -278,9 +278,7 @@ def test_garbage_on_the_socket(garbage):
 
 
 def secret(path) -> str:
-    key = subprocess.run(
-        [BUILD / "bin/deft", "keygen"], capture_output=True, text=True, check=True, env=clean_environment()
-    ).stdout
+    key = subprocess.run([BUILD / "bin/deft", "keygen"], capture_output=True, text=True, check=True).stdout
     path.write_text(key)
     return str(path)
 

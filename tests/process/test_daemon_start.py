@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, clean_environment, free_port, wait_until
+from cluster import BUILD, Cluster, free_port, wait_until
 
 
 def start(folder: Path, *flags: str, **variables: str) -> subprocess.Popen:
@@ -22,7 +22,7 @@ def start(folder: Path, *flags: str, **variables: str) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         text=True,
         pass_fds=[writer],
-        env=clean_environment() | variables,
+        env=os.environ | variables,
     )
     os.close(writer)
     with os.fdopen(reader) as ready:
@@ -106,7 +106,7 @@ def test_systemd_hears_when_the_daemon_is_usable_when_it_lives_and_when_it_stops
 @pytest.mark.parametrize("server", [["server"], []])
 def test_localhost_is_an_address_to_listen_on_and_one_of_ipv6_is_not(tmp_path, server):
     words = [BUILD / "bin/deftd", *server, f"--socket={tmp_path}/d.sock", "--ready-fd=1"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": clean_environment()}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     port = free_port("127.0.0.1")
     with subprocess.Popen([*words, f"--listen=localhost:{port}"], **pipes) as daemon:
         assert daemon.stdout.readline() == "ready\n"
@@ -123,7 +123,6 @@ def test_a_parameter_server_is_a_subcommand(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=clean_environment(),
     )
     assert server.stdout.readline() == "ready\n"
     host, port = address.split(":")
@@ -134,11 +133,11 @@ def test_a_parameter_server_is_a_subcommand(tmp_path):
 
 def test_a_port_that_others_reach_needs_a_key_or_a_word(tmp_path):
     words = [BUILD / "bin/deftd", "server", f"--listen=0.0.0.0:{free_port('127.0.0.1')}"]
-    done = subprocess.run(words, capture_output=True, text=True, env=clean_environment(), timeout=30)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1
     assert "other machines reach the parameter server 0.0.0.0:" in done.stderr
     words = [BUILD / "bin/deftd", f"--socket={tmp_path}/d.sock", f"--listen=0.0.0.0:{free_port('127.0.0.1')}"]
-    done = subprocess.run(words, capture_output=True, text=True, env=clean_environment(), timeout=30)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert done.returncode == 1
     assert "other machines reach the control port 0.0.0.0:" in done.stderr
     assert "--secret-file" in done.stderr and "--insecure=on" in done.stderr
@@ -156,5 +155,5 @@ def test_a_port_that_others_reach_needs_a_key_or_a_word(tmp_path):
 
 @pytest.mark.parametrize("wrong", ["--ready-fd=many", "--ready-fd", "--ready-fd=-1"])
 def test_a_descriptor_that_is_none_is_wrong_usage(tmp_path, wrong):
-    done = subprocess.run([BUILD / "bin/deftd", wrong], capture_output=True, text=True, env=clean_environment())
+    done = subprocess.run([BUILD / "bin/deftd", wrong], capture_output=True, text=True)
     assert done.returncode == 2 and "is no descriptor" in done.stderr

@@ -2,13 +2,14 @@
 to them and `deft probe` bound the memory that this takes.
 """
 
+import os
 import struct
 import subprocess
 import threading
 import time
 
 import pytest
-from cluster import BUILD, PATIENT, Cluster, clean_environment, free_port, wait_for_line, wait_until
+from cluster import BUILD, PATIENT, Cluster, free_port, wait_for_line, wait_until
 from hostile import memory_kib
 from test_parameter_servers import Servers
 from zmtp import EMPTY_FRAMES, Connection, Router, dealer, large_frame, send_without_end, unfinished_messages
@@ -142,7 +143,7 @@ def start_probe(rank: int, leader: str) -> subprocess.Popen:
     place = {"DEFT_RANK": str(rank), "DEFT_WORLD_SIZE": "2", "DEFT_LOCAL_RANK": "0", "DEFT_LOCAL_SIZE": "1"}
     return subprocess.Popen(
         [BUILD / "bin/deft", "probe", "--seconds", "0.1"],
-        env=clean_environment() | place | {"DEFT_LEADER": leader, "DEFT_LINKS": "gloo:lo", "DEFT_TIMEOUT": PATIENT},
+        env=os.environ | place | {"DEFT_LEADER": leader, "DEFT_LINKS": "gloo:lo", "DEFT_TIMEOUT": PATIENT},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

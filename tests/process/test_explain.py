@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, PROLOGUE, clean_environment, json_of
+from cluster import BUILD, PROLOGUE, json_of
 from slow_jobs import FAULTS
 from test_lost_links import emulated  # noqa: F401  (skips where there are no emulated nodes)
 from test_trace import deft
@@ -33,6 +33,16 @@ def traces(tmp_path_factory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+def test_a_job_that_goes_first_leaves_the_session_of_who_starts_it_as_it_is():
+    share = Path("/proc/self/autogroup")
+    if not share.exists():
+        pytest.skip("this kernel has no shares of sessions")
+    before = share.read_text()
+    words = [sys.executable, "-c", "import slow_jobs; slow_jobs.go_first()"]
+    subprocess.run(words, cwd=FOLDER, process_group=0, check=True)  # as a shell starts a command
+    assert share.read_text() == before
 
 
 def explain(folder: Path) -> tuple[str, dict]:
@@ -140,7 +150,7 @@ def test_other_programs_on_the_cores_of_a_node_are_named(tmp_path):
     # Linux shares the processors out by sessions, and that of the tests may be one of low priority.
     others = [subprocess.Popen(spin, start_new_session=True) for _ in range(4)]
     try:
-        environment = clean_environment() | own | {"CORES": json.dumps(cores)}
+        environment = os.environ | own | {"CORES": json.dumps(cores)}
         traced = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     finally:
         for other in others:

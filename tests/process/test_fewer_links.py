@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, clean_environment, json_of
+from cluster import BUILD, json_of
 from ports import free_port
 from test_optimize import Job
 from test_trace import TRAIN, deft
@@ -14,7 +14,7 @@ from test_trace import TRAIN, deft
 def on_two_links(tmp_path_factory):
     """A traced job on loopback and on a parameter server. It gives the job, and its links."""
     address = f"127.0.0.1:{free_port()}"
-    server = subprocess.Popen([BUILD / "bin/deftd", "server", "--listen", address], env=clean_environment())
+    server = subprocess.Popen([BUILD / "bin/deftd", "server", "--listen", address])
     try:
         links = ["gloo:lo", f"ps:{address}"]
         # Of many parts each link gets some.

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, clean_environment, free_port, wait_for_line, wait_until
+from cluster import BUILD, Cluster, free_port, wait_for_line, wait_until
 from hostile import Client
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +144,7 @@ def test_a_browser_shows_the_page(training, tmp_path):
     """What the browser has made of it: every table has its rows, and nothing of the page is left as text."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}"]
     words = [BROWSER, *flags, "--dump-dom", f"http://{training.addresses[0]}/"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280, env=clean_environment())
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     page = done.stdout
     assert '<h2>a "job" <span class="good">running</span></h2>' in page, page[-2000:]
@@ -158,7 +158,7 @@ def test_a_browser_shows_the_page(training, tmp_path):
 def test_a_second_daemon_at_the_same_address_says_so(training, tmp_path):
     words = [BUILD / "bin/deftd", f"--socket={tmp_path}/d.sock", f"--listen=127.0.0.1:{free_port('127.0.0.1')}"]
     words.append(f"--metrics={training.addresses[0]}")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=clean_environment())
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "another program holds this port" in done.stderr and "DEFT_METRICS" in done.stderr
 
 

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, clean_environment, json_of, wait_for_line, wait_until
+from cluster import BUILD, Cluster, json_of, wait_for_line, wait_until
 from hostile import WELCOME, Client
 
 NOBODY = 65534
@@ -53,15 +53,11 @@ except deft.DeftError as error:
 
 
 def deft(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [BUILD / "bin/deft", *words], capture_output=True, text=True, timeout=60, env=clean_environment()
-    )
+    return subprocess.run([BUILD / "bin/deft", *words], capture_output=True, text=True, timeout=60)
 
 
 def deftd(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [BUILD / "bin/deftd", *words], capture_output=True, text=True, timeout=60, env=clean_environment()
-    )
+    return subprocess.run([BUILD / "bin/deftd", *words], capture_output=True, text=True, timeout=60)
 
 
 def test_ctrl_c_ends_a_worker_that_waits_for_the_others():
@@ -78,9 +74,7 @@ def test_a_daemon_that_drains_takes_no_new_jobs_and_the_running_one_ends_well():
         end, at = Path(cluster.folder.name, "end"), f"--socket={cluster.socket(0)}"
         first = cluster.start_one(WAIT, 0, per_node=2, END=str(end))
         wait_until(lambda: cluster.status()["jobs"], what="the job's first worker")
-        drain = subprocess.Popen(
-            [BUILD / "bin/deft", "drain", at], stdout=subprocess.PIPE, text=True, env=clean_environment()
-        )
+        drain = subprocess.Popen([BUILD / "bin/deft", "drain", at], stdout=subprocess.PIPE, text=True)
         assert drain.stdout.readline() == "waiting for 1 jobs: default\n"
         second = cluster.start_one(WAIT, 1, per_node=2, END=str(end))  # a job that has begun may become complete
         wait_for_line(second, "here")
@@ -137,9 +131,7 @@ def cluster_for_all_users():
 def test_only_root_and_the_daemons_user_may_drain_it():
     with cluster_for_all_users() as cluster:
         words = ["setpriv", "--reuid=65534", "--clear-groups", BUILD / "bin/deft", "drain"]
-        done = subprocess.run(
-            [*words, f"--socket={cluster.socket(0)}"], capture_output=True, text=True, env=clean_environment()
-        )
+        done = subprocess.run([*words, f"--socket={cluster.socket(0)}"], capture_output=True, text=True)
         assert done.returncode == 1 and "only root and the daemon's own user may drain it" in done.stderr
         assert cluster.status()["takes_jobs"] is True
 
@@ -160,7 +152,7 @@ def test_status_shows_a_user_his_own_jobs_and_root_all_of_them():
             assert {job["name"] for job in cluster.status()["jobs"]} == {"of-root", "of-nobody"}
             words = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", BUILD / "bin/deft", "status", "--json"]
             asked = [*words, f"--socket={cluster.socket(0)}"]
-            his = json_of(subprocess.run(asked, capture_output=True, text=True, env=clean_environment()))
+            his = json_of(subprocess.run(asked, capture_output=True, text=True))
         assert [job["name"] for job in his["jobs"]] == ["of-nobody"]
         assert {user["user"] for user in his["users"]} == {NOBODY} and "of-root" not in json.dumps(his)
         end.touch()
@@ -303,7 +295,7 @@ def test_a_right_configuration_is_right_while_a_daemon_runs_with_it():
 
 def test_a_parameter_server_does_not_end_by_a_hangup():
     words = [BUILD / "bin/deftd", "server", "--listen=127.0.0.1:0", "--ready-fd=1"]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert server.stdout.readline() == "ready\n"
     server.send_signal(signal.SIGHUP)
     server.send_signal(signal.SIGTERM)
@@ -312,7 +304,7 @@ def test_a_parameter_server_does_not_end_by_a_hangup():
 
 def test_a_parameter_server_is_healthy_as_soon_as_it_is_ready():
     words = [BUILD / "bin/deftd", "server", "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--ready-fd=1"]
-    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stdout.readline() == "ready\n"
         said = next(line for line in server.stderr if "metrics are on" in line)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, PROLOGUE, ROOT, clean_environment, json_of, wait_until
+from cluster import BUILD, PROLOGUE, ROOT, json_of, wait_until
 from test_trace import TRAIN, deft
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -53,7 +53,7 @@ class Job:
         file.write_text(PROLOGUE + script)
         self.command = [str(BUILD / "bin/deftrun"), "-np", "2", "--nodes", "2", sys.executable, str(file)]
         own = {"DEFT_POLICY": "fifo", "PYTHONPATH": str(BUILD / "python")}
-        self.environment = clean_environment() | own | variables
+        self.environment = os.environ | own | variables
         self.traces = folder / "traces"
 
     def trace(self) -> None:
@@ -173,7 +173,7 @@ def test_a_signal_ends_the_command_and_leaves_no_traces(simulated, number):
     script = f"echo $$ > {marker}.new; mv {marker}.new {marker}; exec sleep 1000"
     words = ["--policy", "dear", "--verify", "sh", "-c", script]
     command = [BUILD / "bin/deft", "optimize", simulated, "--budget", "9s", *words]
-    environment = clean_environment() | {"TMPDIR": str(scratch)}
+    environment = os.environ | {"TMPDIR": str(scratch)}
     # Whoever starts the tests in the background may have interrupts ignored, and so they would stay.
     ready = {"start_new_session": True, "preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **ready) as deft_:

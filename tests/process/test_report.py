@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, clean_environment, json_of
+from cluster import Cluster, json_of
 from test_trace import TRAIN, deft, merged_events, trace
 
 STEPS = 24
@@ -39,7 +39,7 @@ def drawn_by_browser(page: Path) -> str:
     """The page's elements after its script has run."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--virtual-time-budget=5000"]
     command = [BROWSER, *flags, f"--user-data-dir={page.parent / 'browser'}", "--dump-dom", f"file://{page}#measure"]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, ROOT, Cluster, clean_environment, json_of, wait_until
+from cluster import BUILD, ROOT, Cluster, json_of, wait_until
 from test_parameter_servers import Servers
 
 STEPS = 24
@@ -52,7 +52,7 @@ FIRST_SEGMENT_FLOW = 1 << 52
 
 def deft(*arguments: str) -> subprocess.CompletedProcess:
     command = [BUILD / "bin/deft", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 # What to put before a command, so that its monotonic clock is a month ahead.

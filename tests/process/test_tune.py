@@ -1,10 +1,11 @@
 """`deft tune` on real jobs: every setting that it tries is in force on all nodes, and no sum changes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from cluster import BUILD, IMPORTS, Cluster, clean_environment, json_of, wait_for_line, wait_until
+from cluster import BUILD, IMPORTS, Cluster, json_of, wait_for_line, wait_until
 
 # Rank 0 ends the training at the same step on all ranks, because the last sum says so.
 TRAIN = """
@@ -42,7 +43,7 @@ TUNE = [BUILD / "bin/deft", "tune", "--patience", "120"]
 
 
 def tune(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([*TUNE, *words], capture_output=True, text=True, env=clean_environment(), check=False)
+    return subprocess.run([*TUNE, *words], capture_output=True, text=True, check=False)
 
 
 def settings_of(cluster: Cluster) -> dict[str, str]:
@@ -58,7 +59,7 @@ def test_a_running_job_is_tuned_and_its_sums_stay_right(tmp_path):
             wait_for_line(worker, "five steps")
         where = ("--socket", cluster.socket(0), "-o", str(flags), "--trials", "2", "--steps", "4", "--json")
         own = settings_of(cluster)
-        with subprocess.Popen([*TUNE, *where, "--job", "mine"], env=clean_environment()) as ended:
+        with subprocess.Popen([*TUNE, *where, "--job", "mine"]) as ended:
             wait_until(lambda: settings_of(cluster)["policy"] == "bytescheduler", what="the first trial")
             ended.terminate()
         assert ended.returncode == 143 and settings_of(cluster) == own
@@ -88,7 +89,7 @@ def test_a_command_is_started_and_its_job_found_and_it_may_end_first(tmp_path):
     variables = {"COMPUTE": "0.02", "END": str(end), "PYTHONPATH": str(BUILD / "python")}
     with subprocess.Popen(
         [*TUNE, "-o", flags, *job],
-        env=clean_environment() | variables,
+        env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

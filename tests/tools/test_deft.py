@@ -324,7 +324,7 @@ def test_check_build_names_links_policies_and_plugins():
     here = {plugin["name"]: plugin["here"] for plugin in build["plugins"]}
     assert next(iter(here)) == "python (deft)"
     for name, folder in (("pytorch", "torch"), ("tensorflow", "tensorflow"), ("mxnet", "mxnet")):
-        assert here[f"{name} (deft.{folder})"] == (ROOT / "build/python/deft" / folder / "__init__.py").exists()
+        assert here[f"{name} (deft.{folder})"] == (BUILD / "python/deft" / folder / "__init__.py").exists()
     assert here["pytorch (deft.torch)"] and here["tensorflow (deft.tensorflow)"]
     assert "[X] gloo" in deft("check-build").stdout
 

@@ -1,14 +1,15 @@
 """deft doctor on machines whose network or kernel has faults: network namespaces, files mounted over the kernel's."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from cluster import clean_environment, json_of
+from cluster import json_of
 from test_lost_links import emulated  # noqa: F401  (skips where there are no emulated nodes)
+from under_test import BUILD
 
-ROOT = Path(__file__).resolve().parents[2]
-DEFT = ROOT / "build/bin/deft"
+DEFT = BUILD / "bin/deft"
 NOT_HERE = 77
 
 # nic NAME ADDRESS: a NIC whose cable ends on this machine.
@@ -28,7 +29,7 @@ def doctor(script: str, links: str = "auto", **variables: str) -> dict[str, dict
         capture_output=True,
         text=True,
         timeout=120,
-        env=clean_environment() | {"DEFT_SOCKET": "/nowhere/deftd.sock", "DEFT_LINKS": links, **variables},
+        env=os.environ | {"DEFT_SOCKET": "/nowhere/deftd.sock", "DEFT_LINKS": links, **variables},
     )
     if done.returncode == NOT_HERE:
         pytest.skip(f"this kernel has no {done.stdout.strip()}")

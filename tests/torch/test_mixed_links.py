@@ -65,8 +65,8 @@ def digests(script, links: str, policy: str, compression: str = "none") -> set[s
         "--timeout",
         "60s",
     ]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
-    environment |= {"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1", "DEFT_SOCKET": str(script.parent / "none.sock")}
+    own = {"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1", "DEFT_SOCKET": str(script.parent / "none.sock")}
+    environment = os.environ | own
     environment["DEFT_MAX_STALENESS_STEPS"] = "0"  # for what is late depends on what is measured
     environment["DEFT_COMPRESSION"] = compression  # likewise
     done = subprocess.run(
