@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from forked_worker import ForkedWorker
+from forked_worker import ForkedWorker, start_script
 from ports import free_port
 from under_test import BUILD, ROOT
 
@@ -92,9 +92,7 @@ def start_worker(words: list[str], environment: dict[str, str]) -> subprocess.Po
         return subprocess.Popen(
             [sys.executable, *words], env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
         )
-    begin = f"import runpy, sys; sys.argv, sys.path[0] = {words!r}, {str(Path(words[0]).parent)!r}"
-    run = f"{begin}; runpy.run_path({words[0]!r}, run_name='__main__')"
-    return ForkedWorker(run, environment, merged=True)
+    return start_script(words, environment)
 
 
 def wait_until(condition, seconds: float = 60, what: str = "the condition") -> None:

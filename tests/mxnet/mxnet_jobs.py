@@ -14,6 +14,7 @@ def need_nothing(_function):
 
 class MXNetCluster(Cluster):
     package = "deft.mxnet"
+    script_modules = ("numpy",)
     prepare = staticmethod(need_nothing)
 
 

@@ -18,9 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from forked_worker import ForkedWorker
+from forked_worker import MODULES, ForkedWorker
 from ports import free_port
-from under_test import BUILD, PRELOAD, ROOT  # noqa: F401
+from under_test import BUILD, PRELOAD, ROOT, sanitizer_environment  # noqa: F401
 
 # What a busy machine may add to a deadline of Deft's. Without the deadline an error never comes, so a wide margin is as
 # good a test as a narrow one.
@@ -93,6 +93,10 @@ class Cluster:
         """What to put before a command to run it on this node."""
         return []
 
+    def place(self, node: int) -> dict | None:
+        """Where a forked worker of this node goes (worker_server.py); None: a worker is a program with the prefix."""
+        return None if self.prefix(node) else {}
+
     def socket(self, node: int) -> str:
         return f"{self.folder.name}/node{node}.sock"
 
@@ -112,7 +116,7 @@ class Cluster:
                 stderr=log,
                 stdout=log,
                 pass_fds=[writer],
-                env={**clean_environment(), "STATE_DIRECTORY": f"{self.folder.name}/state"},  # of traces of failed jobs
+                env={**os.environ, "STATE_DIRECTORY": f"{self.folder.name}/state"},  # of traces of failed jobs
             )
         os.close(writer)
         with os.fdopen(reader) as ready:
@@ -124,7 +128,7 @@ class Cluster:
     def environment(self, rank: int, per_node: int, **variables: str) -> dict[str, str]:
         node = rank // per_node
         return (
-            clean_environment()
+            os.environ
             | sanitizer_environment()
             | {
                 "PYTHONPATH": str(BUILD / "python"),
@@ -150,16 +154,23 @@ class Cluster:
         return [self.start_program(IMPORTS + script, rank, per_node, **variables) for rank in ranks]
 
     def start_program(
-        self, program: str, rank: int, per_node: int = 1, pass_fds: tuple[int, ...] = (), **variables: str
+        self,
+        program: str,
+        rank: int,
+        per_node: int = 1,
+        pass_fds: tuple[int, ...] = (),
+        modules: tuple[str, ...] = MODULES,
+        **variables: str,
     ) -> Worker:
-        """A worker without the prologue: it opens its own session."""
-        prefix, environment = self.prefix(rank // per_node), self.environment(rank, per_node, **variables)
+        """A worker without the prologue: it opens its own session. `modules`: of those that it imports."""
+        node, environment = rank // per_node, self.environment(rank, per_node, **variables)
+        place = self.place(node)
         begins_otherwise = any(name.startswith(("LD_", "PYTHON")) for name in variables)
-        if not prefix and not PRELOAD and not begins_otherwise:
-            self.workers.append(ForkedWorker(program, environment, pass_fds))
+        if place is not None and not begins_otherwise:
+            self.workers.append(ForkedWorker(program, environment, pass_fds, modules=modules, place=place))
             return self.workers[-1]
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", program],
+            [*self.prefix(node), sys.executable, "-c", program],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -203,7 +214,6 @@ class Cluster:
             capture_output=True,
             text=True,
             check=False,
-            env=clean_environment(),
         )
         assert result.returncode == 0, result.stderr + self.log(node)
         return json.loads(result.stdout)
@@ -225,19 +235,6 @@ def await_arrivals(arrivals: int, workers: list[Worker]) -> None:
     while arrived < len(workers) and all(worker.poll() is None for worker in workers):
         if select.select([arrivals], [], [], 0.1)[0]:
             arrived += len(os.read(arrivals, len(workers)))
-
-
-def sanitizer_environment() -> dict[str, str]:
-    """What a worker needs for a libdeft with a sanitizer. What Python itself leaves at its end counts as no leak."""
-    if not PRELOAD:
-        return {}
-    options = os.environ.get("ASAN_OPTIONS", "").replace("detect_leaks=1", "detect_leaks=0")
-    return {"LD_PRELOAD": PRELOAD, "ASAN_OPTIONS": options}
-
-
-def clean_environment() -> dict[str, str]:
-    """Without what whoever runs the tests has set (under_test.py)."""
-    return dict(os.environ)
 
 
 def json_of(done: subprocess.CompletedProcess):

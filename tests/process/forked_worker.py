@@ -1,7 +1,8 @@
-"""A worker of a test, forked from a process that has imported numpy and deft (worker_server.py).
+"""A worker of a test, forked from a process that has imported what such workers need (worker_server.py).
 
     worker = ForkedWorker("print('here')", environment)
     worker.stdout.readline()
+    worker = start_script(["train.py", "--steps", "3"], environment, ("torch",))     # errors go where the output goes
 
 It has what tests use of subprocess.Popen with pipes of text. It is no child of the tests: the server tells its status.
 """
@@ -18,33 +19,44 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from under_test import BUILD
+from under_test import BUILD, sanitizer_environment
 
 SERVER = Path(__file__).with_name("worker_server.py")
+MODULES = ("numpy", "deft")
 
 
 @functools.cache
-def worker_server() -> socket.socket:
+def worker_server(modules: tuple[str, ...]) -> socket.socket:
     """It is there for as long as this process is: then the socket closes."""
     own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = os.environ | {"PYTHONPATH": str(BUILD / "python"), "OPENBLAS_NUM_THREADS": "1"}
+    one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # read when numpy and torch are imported
+    environment = os.environ | sanitizer_environment() | one_thread | {"PYTHONPATH": str(BUILD / "python")}
     with its:
-        subprocess.Popen([sys.executable, SERVER, str(its.fileno())], env=environment, pass_fds=[its.fileno()])
+        command = [sys.executable, SERVER, str(its.fileno()), *modules]
+        subprocess.Popen(command, env=environment, pass_fds=[its.fileno()])
     return own
 
 
 class ForkedWorker:
-    def __init__(self, program: str, environment: dict[str, str], gate: tuple[int, ...] = (), merged: bool = False):
-        """`merged`: errors go where the output goes."""
+    def __init__(
+        self,
+        program: str,
+        environment: dict[str, str],
+        gate: tuple[int, ...] = (),
+        merged: bool = False,
+        modules: tuple[str, ...] = MODULES,
+        place: dict | None = None,
+    ):
+        """`merged`: errors go where the output goes. `modules`: imported before the fork. `place`: of `enter` there."""
+        server = worker_server(modules)
         self.returncode: int | None = None
         self.texts: list[Future] = []
         (out, its_out), (err, its_err), (self.status, its_status) = (os.pipe() for _ in range(3))
         self.stdout, self.stderr = os.fdopen(out), os.fdopen(err)
-        asked = {"program": program, "environment": environment, "folder": os.getcwd()}
-        socket.send_fds(
-            worker_server(), [json.dumps(asked).encode()], [its_out, its_out if merged else its_err, *gate, its_status]
-        )
-        self.pid = int(worker_server().recv(64))
+        asked = {"program": program, "environment": environment, "folder": os.getcwd(), "place": place or {}}
+        ends = [its_out, its_out if merged else its_err, *gate, its_status]
+        socket.send_fds(server, [json.dumps(asked).encode()], ends)
+        self.pid = int(server.recv(64))
         for end in (its_out, its_err, its_status):
             os.close(end)
 
@@ -82,3 +94,10 @@ class ForkedWorker:
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
+
+
+def start_script(words: list[str], environment: dict[str, str], modules: tuple[str, ...] = MODULES) -> ForkedWorker:
+    """Begins and ends as `python WORDS`; `words` are a script and its arguments."""
+    begin = f"import runpy, sys; sys.argv, sys.path[0] = {words!r}, {str(Path(words[0]).parent)!r}"
+    run = f"{begin}; runpy.run_path({words[0]!r}, run_name='__main__')"
+    return ForkedWorker(run, environment, merged=True, modules=modules)

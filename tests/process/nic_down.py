@@ -118,6 +118,9 @@ class Nodes(Cluster):
     def prefix(self, node):
         return self.lab.prefix(node)
 
+    def place(self, node):
+        return {"network": f"/run/netns/node{node}", "cores": self.lab.cores[node]}
+
 
 def shorten_queue(lab: "netns.Lab", node: int, rate: str, size: int) -> None:
     """The network drops what is sent to the node and does not fit into a queue of `size` bytes."""
@@ -134,7 +137,8 @@ def start_torch(cluster: Cluster, variables: dict[str, str]) -> list[subprocess.
     """On a busy machine imports take longer than ranks wait for each other: no rank begins before all have imported."""
     begin = Path(cluster.folder.name, "begin")
     begins = {**variables, "BEGIN": str(begin)}
-    workers = [cluster.start_program(AWAIT + TORCH, rank, **begins) for rank in range(cluster.nodes)]
+    imported = ("numpy", "torch._dynamo")
+    workers = [cluster.start_program(AWAIT + TORCH, rank, modules=imported, **begins) for rank in range(cluster.nodes)]
     for worker in workers:
         wait_for_line(worker, "imported")
     begin.touch()

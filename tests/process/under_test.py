@@ -25,3 +25,11 @@ def forget_settings() -> None:
 forget_settings()
 BUILD = Path(os.environ.get("UNDER_TEST_BUILD", ROOT / "build"))
 PRELOAD = os.environ.get("UNDER_TEST_PRELOAD")  # None: this build has no sanitizer
+
+
+def sanitizer_environment() -> dict[str, str]:
+    """What a worker needs for a libdeft with a sanitizer. What Python itself leaves at its end counts as no leak."""
+    if not PRELOAD:
+        return {}
+    options = os.environ.get("ASAN_OPTIONS", "").replace("detect_leaks=1", "detect_leaks=0")
+    return {"LD_PRELOAD": PRELOAD, "ASAN_OPTIONS": options}

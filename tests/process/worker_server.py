@@ -1,12 +1,14 @@
-"""Forks the workers of tests, so that numpy and deft are imported once and not by each of them.
+"""Forks the workers of tests, so that what they all import is imported once and not by each of them.
 
-    python worker_server.py FD     # a socket of forked_worker.py, which asks by a message with descriptors
+    python worker_server.py FD MODULE...     # a socket of forked_worker.py, which asks by a message with descriptors
 
 Each worker runs its program as `python -c` would, in an environment of its own. When it has ended, its status goes into
 the last of the descriptors. The server ends, with all workers, when the other end of its socket has gone.
 """
 
 import contextlib
+import ctypes
+import importlib
 import json
 import os
 import select
@@ -14,9 +16,7 @@ import signal
 import socket
 import sys
 
-import deft  # noqa: F401
-import numpy as np  # noqa: F401
-
+CLONE_NEWNET = 0x40000000
 MOST_BYTES, MOST_DESCRIPTORS = 1 << 18, 8
 
 
@@ -81,10 +81,23 @@ class Server:
         os.environ.update(asked["environment"])
         if kept:
             os.environ["GATE"] = ",".join(map(str, kept))
+        enter(asked["place"])
         sys.argv, sys.path[0] = ["-c"], ""
         sys.path[1:1] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         return asked["program"]
 
 
+def enter(place: dict) -> None:
+    """Goes to a node of the lab: to its cores, and into its network."""
+    if "cores" in place:
+        os.sched_setaffinity(0, place["cores"])
+    if "network" in place:
+        with open(place["network"]) as network:
+            if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"cannot enter the network {place['network']}")
+
+
+for module in sys.argv[2:]:
+    importlib.import_module(module)
 program = Server(socket.socket(fileno=int(sys.argv[1]))).serve()
 exec(compile(program, "<worker>", "exec"), {"__name__": "__main__"})

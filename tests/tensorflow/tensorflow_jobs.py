@@ -17,6 +17,7 @@ def limit_tensorflow(function):
 
 class TensorFlowCluster(Cluster):
     package = "deft.tensorflow"
+    script_modules = ("numpy", "tensorflow", "keras")
     prepare = staticmethod(limit_tensorflow)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/process"))
+from forked_worker import start_script  # noqa: E402
 from ports import free_port  # noqa: E402
 from under_test import BUILD  # noqa: E402
 
@@ -29,6 +30,7 @@ JOB_SECONDS = 300  # of a job that hangs: on a loaded machine three good ones ha
 
 _context = multiprocessing.get_context("forkserver")
 TORCH_MODULES = ("pytest", "torch._dynamo", "deft.torch", "small_models")
+SCRIPT_MODULES = ("numpy", "torch._dynamo")  # before a script begins, which imports deft.torch itself
 
 
 def start_worker_server(modules):
@@ -45,18 +47,11 @@ class WorkerFailed(AssertionError):
         self.errors = errors
 
 
-def without_deft(environment):
-    """Without what this job or this process has set."""
-    return {name: value for name, value in environment.items() if not name.startswith("DEFT_")}
-
-
 def prepare_worker(variables, log):
     """A worker's output goes to `log`, and its environment has the options of its job."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    for name in [name for name in os.environ if name.startswith("DEFT_")]:
-        del os.environ[name]
     os.environ.update(variables)
 
 
@@ -103,6 +98,21 @@ def torchrun_variables(rank, workers, each, port):
     }
 
 
+def run_ranks(words, environments, modules=SCRIPT_MODULES, seconds=JOB_SECONDS):
+    """Runs a script with its arguments once in each environment, as a launcher does; gives (status, output) of each."""
+    ranks = [start_script([str(word) for word in words], environment, modules) for environment in environments]
+    results = []
+    try:
+        for rank in ranks:
+            output, _ = rank.communicate(timeout=seconds)
+            results.append((rank.returncode, output))
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return results
+
+
 class Cluster:
     """`nodes` daemons. run() starts a job on them and gives each rank's result.
 
@@ -111,6 +121,7 @@ class Cluster:
     """
 
     package = "deft.torch"
+    script_modules = SCRIPT_MODULES
     prepare = staticmethod(limit_torch)
 
     def __init__(self, folder, nodes, **options):
@@ -133,7 +144,7 @@ class Cluster:
         self.daemons.append(
             subprocess.Popen(
                 [DAEMON, "--socket", self.socket(node), "--listen", address, f"--ready_fd={write_end}"],
-                env={**without_deft(os.environ), **self.environment},
+                env=os.environ | self.environment,
                 stdout=log,
                 stderr=log,
                 pass_fds=[write_end],
@@ -203,37 +214,20 @@ class Cluster:
             logs += [f"--- daemon {node}", *[line for line in said if f"[{job}]" in line]]
         raise WorkerFailed("\n".join([str(errors), *logs]), errors)
 
-    def run_script(self, path, *arguments, workers=2, seconds=JOB_SECONDS):
-        """Runs a script in fresh interpreters, as a launcher does; gives (status, output) of each rank."""
+    def run_script(self, path, *arguments, workers=2):
+        """Runs a script as a launcher of Deft does; gives (status, output) of each rank."""
         job = self._new_job()
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(path), *arguments],
-                env={**without_deft(os.environ), **self.variables(rank, workers, job), "PYTHONPATH": str(PACKAGE)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(workers)
+        environments = [
+            {**os.environ, **self.variables(rank, workers, job), "PYTHONPATH": str(PACKAGE)} for rank in range(workers)
         ]
-        results = []
-        try:
-            for process in processes:
-                output, _ = process.communicate(timeout=seconds)
-                results.append((process.returncode, output))
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-        return results
+        return run_ranks([path, *arguments], environments, self.script_modules)
 
     def torchrun_environments(self, workers=2):
         """The environment of each rank of a new job, with torchrun's variables."""
         job, port = self._new_job(), free_port()
         return [
             {
-                **without_deft(os.environ),
+                **os.environ,
                 **{
                     n: value
                     for n, value in self.variables(rank, workers, job).items()
@@ -244,22 +238,9 @@ class Cluster:
             for rank in range(workers)
         ]
 
-    def run_as_torchrun(self, path, *arguments, workers=2, seconds=180):
+    def run_as_torchrun(self, path, *arguments, workers=2):
         """Runs a script with torchrun's variables; gives (status, output) of each rank."""
-        processes = []
-        for environment in self.torchrun_environments(workers):
-            command = [sys.executable, str(path), *arguments]
-            pipe = subprocess.PIPE
-            processes.append(
-                subprocess.Popen(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
-            )
-        try:
-            outputs = [process.communicate(timeout=seconds)[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        return [(process.returncode, output) for process, output in zip(processes, outputs)]
+        return run_ranks([path, *arguments], self.torchrun_environments(workers), self.script_modules)
 
     def _new_job(self):
         self.jobs += 1

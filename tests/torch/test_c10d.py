@@ -5,8 +5,6 @@ import hashlib
 import os
 import re
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import deft.torch as hvd
@@ -16,7 +14,7 @@ import torch.distributed as dist
 from c10d_groups import close_group, count_groups, open_group
 from deft.torch import c10d_backend, ddp_buckets
 from deft.torch.c10d_work import DeftWork
-from launching import free_port, torchrun_variables, without_deft
+from launching import free_port, run_ranks, torchrun_variables
 from torch.distributed._functional_collectives import (
     all_gather_into_tensor_coalesced,
     all_reduce,
@@ -475,11 +473,11 @@ def test_a_script_needs_only_another_backend_and_a_killed_worker_is_an_error(sta
 
 def test_without_a_daemon_the_error_says_how_to_start_one(script, tmp_path):
     environment = {
-        **without_deft(os.environ),
+        **os.environ,
         **torchrun_variables(0, 1, 1, free_port()),
         "DEFT_SOCKET": str(tmp_path / "none.sock"),
         "DEFT_TIMEOUT": "1s",
     }
-    done = subprocess.run([sys.executable, script, "deft"], env=environment, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "DistBackendError" in done.stderr and "deftd" in done.stderr and "start" in done.stderr, done.stderr
+    [(status, output)] = run_ranks([script, "deft"], [environment])
+    assert status == 1
+    assert "DistBackendError" in output and "deftd" in output and "start" in output, output

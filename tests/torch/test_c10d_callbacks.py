@@ -3,8 +3,6 @@
 import datetime
 import itertools
 import os
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -16,7 +14,7 @@ from c10d_groups import close_group, open_group
 from deft.torch import c10d_backend
 from deft.torch.c10d_futures import CallbackThreads, Origin, next_name
 from deft.torch.c10d_work import DeftWork
-from launching import PACKAGE, free_port, without_deft
+from launching import PACKAGE, free_port, run_ranks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 SOON = datetime.timedelta(seconds=60)  # what would hang for ever ends by then
@@ -284,8 +282,8 @@ def test_a_group_that_cannot_begin_leaves_nothing(start):
 GIVEN = """
 import os, sys, torch, torch.distributed as dist
 import deft.torch
-rank = int(sys.argv[1])
-dist.init_process_group("deft", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+rank = int(os.environ["GIVEN_RANK"])
+dist.init_process_group("deft", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
 x = torch.ones(2)
 dist.all_reduce(x)
 print(x.tolist(), deft.torch.local_rank(), deft.torch.local_size())
@@ -298,7 +296,7 @@ def test_given_ranks_count_if_variables_say_others(start, tmp_path):
     cluster, script = start(1), tmp_path / "script.py"
     script.write_text(GIVEN)
     environment = {
-        **without_deft(os.environ),
+        **os.environ,
         **cluster.environment,
         "DEFT_SOCKET": cluster.socket(0),
         "DEFT_LEADER": cluster.addresses[0],
@@ -307,10 +305,6 @@ def test_given_ranks_count_if_variables_say_others(start, tmp_path):
         "SLURM_NTASKS": "1",
         "SLURM_LOCALID": "0",
     }
-    command = [sys.executable, str(script)]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], env=environment, stdout=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=120)[0].decode() for process in processes]
+    given = [environment | {"GIVEN_RANK": str(rank)} for rank in range(2)]
+    said = [output for _, output in run_ranks([script, tmp_path / "store"], given)]
     assert said == [f"[2.0, 2.0] {rank} 2\n" for rank in range(2)]

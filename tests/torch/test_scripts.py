@@ -1,4 +1,4 @@
-"""Whole scripts in fresh interpreters, as a launcher runs them."""
+"""Whole scripts, as a launcher runs them."""
 
 import gzip
 import re
