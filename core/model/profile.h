@@ -52,8 +52,7 @@ struct ProfileLink {
   double latency_us = 0;                // each part pays it once
   std::optional<double> relative_time;  // how many times slower than the reference link; or else:
   std::optional<double> bytes_per_us;   // the throughput of an all-reduce, without the latency
-  double burst_bytes =
-      0;  // that it carries at once after a pause (core/sim/token_bucket.h). The JSON form does not tell
+  double burst_bytes = 0;  // carried at once after a pause (core/sim/token_bucket.h). The JSON form does not tell
 };
 
 // The cost of the parts of a bucket on a link. A part takes fixed_us + bytes * us_per_byte.
