@@ -149,9 +149,31 @@ void leave_out_links(const WhatIf& what_if, model::Profile& profile) {
   }
 }
 
-model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, const Coding& coding) {
+// If workers wait within forward, each layer is updated when its gradient has come, and not all of them before forward. An update takes
+// time for its bytes.
+void update_by_bucket(double update_us, model::Profile& profile) {
+  auto& buckets = profile.buckets;
+  const double moved_us = std::min(update_us, buckets.front().forward_us);
+  const auto all_bytes = static_cast<double>(profile.bytes());
+  buckets.front().forward_us -= moved_us;
+  for (auto& bucket : buckets) bucket.forward_us += moved_us * static_cast<double>(bucket.bytes) / all_bytes;
+}
+
+// True if forward overlaps with communication, as it does in the traced job. If only one of the two policies is made for overlap, then
+// that one overlaps, as it does in training unless an option says otherwise.
+bool overlaps_forward(const MeasuredJob& measured, const std::string& policy) {
+  const PolicyTraits* const traced = find_policy(policy_of(measured.options));
+  const PolicyTraits* const now = find_policy(policy);
+  if (traced == nullptr || now == nullptr || traced->overlaps_forward == now->overlaps_forward)
+    return measured.overlaps_forward;
+  return now->overlaps_forward;
+}
+
+model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, const std::string& policy,
+                          const Coding& coding) {
   const StepMemory* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
   model::Profile profile = with_memory(measured.profile, measured.rest_us, memory, what_if.memory);
+  if (!measured.overlaps_forward && overlaps_forward(measured, policy)) update_by_bucket(measured.rest_us, profile);
   for (auto& link : profile.links) {
     const bool has_other_nodes = what_if.nodes && *what_if.nodes != measured.node_count;
     const double share =
@@ -209,16 +231,6 @@ std::string why_no_halves(const MeasuredJob& measured, const model::Profile& pro
   for (const model::ProfileLink& link : profile.links)
     if (!model::has_halves(link.name)) return "link " + link.name + " has none";
   return "";
-}
-
-// True if forward overlaps with communication, as it does in the traced job. If only one of the two policies is made for overlap, then
-// that one overlaps, as it does in training unless an option says otherwise.
-bool overlaps_forward(const MeasuredJob& measured, const std::string& policy) {
-  const PolicyTraits* const traced = find_policy(policy_of(measured.options));
-  const PolicyTraits* const now = find_policy(policy);
-  if (traced == nullptr || now == nullptr || traced->overlaps_forward == now->overlaps_forward)
-    return measured.overlaps_forward;
-  return now->overlaps_forward;
 }
 
 // The traced policy `auto` is replayed as what it had in force: it may have tried others, or gone back to it.
@@ -335,7 +347,7 @@ Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) 
   const MeasuredJob measured = cut_by(traced_job, policy);
   const auto coding = what_if.codec ? Coding{} : coding_of(measured, policy);
   if (!coding) return tl::unexpected(coding.error());
-  const model::Profile profile = profile_of(measured, what_if, *coding);
+  const model::Profile profile = profile_of(measured, what_if, policy, *coding);
   const auto setup = setup_of(measured, what_if, profile, policy, *coding);
   if (!setup) return tl::unexpected(setup.error());
   const Steps& steps = what_if.briefly ? kFewSteps : kSteps;

@@ -233,22 +233,6 @@ TEST(Replay, FindsAStragglerAndWhatItCosts) {
   EXPECT_NEAR(with->step_us_p50 / without->step_us_p50, 1.4, 0.06);
 }
 
-// A worker that clips gradients, or whose framework cannot wait in forward, waits for all updates before it.
-TEST(Replay, ForwardOverlapsOnlyIfItDidInTheTrace) {
-  const auto truth = busy_profile(0.01);
-  const sim::Options before{.steps = 40, .nodes = {{}, {}}, .overlaps_forward = false};
-  const auto measured = measure(traced_simulation(truth, "bytescheduler", before));
-  const auto overlapped = measure(traced_simulation(truth, "bytescheduler", {.steps = 40, .nodes = {{}, {}}}));
-  ASSERT_TRUE(measured && overlapped);
-  EXPECT_FALSE(measured->overlaps_forward);
-  EXPECT_TRUE(overlapped->overlaps_forward);
-  const auto now = replay(*measured, {}), other = replay(*overlapped, {});
-  ASSERT_TRUE(now && other);
-  EXPECT_NEAR(now->step_us_p50 / now->measured_step_us_p50, 1, 0.05);
-  EXPECT_LT(other->step_us_p50, 0.95 * now->step_us_p50);
-  EXPECT_NEAR(replay(*measured, {.policy = "p3"})->step_us_p50 / now->step_us_p50, 1, 0.1);
-}
-
 // The daemon refuses dear on such jobs, so nothing may recommend it.
 TEST(Replay, OfJobsWithoutHalvesKnowsNoDear) {
   const auto why = [](const JobTrace& job) {
