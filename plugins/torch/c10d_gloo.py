@@ -5,8 +5,9 @@ differ, all get the same error, and gloo hears nothing of it. A call waits for n
 all agree. Operations begin in the order of their calls, because gloo matches them by their order. torch's C++ may ask
 gloo for something at once, in between, so that has connections of its own.
 
-In a group of some ranks gloo is asked at once, and compares nothing, unless TORCH_DISTRIBUTED_DEBUG=DETAIL has torch
-compare: then a call waits for the other ranks.
+Two operations that FSDP2 calls for each layer go to gloo at once, because an agreement would take as long as they do:
+ranks agree on them only if TORCH_DISTRIBUTED_DEBUG=DETAIL asks for it. So it is with all operations in a group of some
+ranks. There torch itself compares if it is asked for it, and then a call waits for the other ranks.
 """
 
 import collections
@@ -32,6 +33,7 @@ class _Kind(NamedTuple):
     tensors: int = 1  # how many arguments hold them; then come options
     agreed: int = 0  # the place of those that have equally many elements on all ranks
     larger: int | None = None  # the place of those that have as many for each rank; a rank may have none
+    is_frequent: bool = False
 
 
 _KINDS = {
@@ -41,11 +43,11 @@ _KINDS = {
     "allreduce": _Kind("all_reduce by gloo"),
     "allreduce_coalesced": _Kind("all_reduce_coalesced"),
     "allgather": _Kind("all_gather", 2, agreed=1, larger=0),
-    "_allgather_base": _Kind("all_gather_into_tensor", 2, agreed=1, larger=0),
+    "_allgather_base": _Kind("all_gather_into_tensor", 2, agreed=1, larger=0, is_frequent=True),
     "gather": _Kind("gather", 2, agreed=1, larger=0),
     "scatter": _Kind("scatter", 2, agreed=0, larger=1),
     "reduce_scatter": _Kind("reduce_scatter", 2, agreed=1),
-    "_reduce_scatter_base": _Kind("reduce_scatter_tensor", 2, agreed=0, larger=1),
+    "_reduce_scatter_base": _Kind("reduce_scatter_tensor", 2, agreed=0, larger=1, is_frequent=True),
 }
 _NEW_NAMES = {  # of torch 2.13
     "all_gather_single": "_allgather_base",
@@ -184,7 +186,7 @@ class GlooCollectives(dist.ProcessGroup):
         if prefix is not None:
             self._agreed_gloo = dist.ProcessGroupGloo(dist.PrefixStore("agreed", store), *place)
             self._in_order = _InOrder(prefix, numbers)
-        elif dist.get_debug_level() == dist.DebugLevel.DETAIL:  # as torch does for groups of the backend gloo
+        elif _is_detailed():  # as torch does for groups of the backend gloo
             compare = dist.distributed_c10d._create_process_group_wrapper
             self._gloo = self._agreed_gloo = compare(self._gloo, "compared", store, *place)
 
@@ -240,6 +242,10 @@ def _each(function, outputs, inputs, *options, **named):
     return ended
 
 
+def _is_detailed():
+    return dist.get_debug_level() == dist.DebugLevel.DETAIL
+
+
 def _agreement_of(kind, arguments, named, size):
     terms = kind.what
     if kind.tensors > 0:
@@ -265,6 +271,8 @@ def _elements(tensors):
 
 def _method(name, kind):
     def method(self, *arguments, **named):
+        if kind.is_frequent and not _is_detailed():
+            return getattr(self._gloo, name)(*arguments, **named)
         return self.ask_gloo(name, _agreement_of(kind, arguments, named, self.size()), arguments, named)
 
     return hidden(method)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from c10d_groups import close_group, open_group
+from deft.torch.c10d_gloo import GlooWork
 from launching import WorkerFailed, free_port
 
 
@@ -132,6 +133,9 @@ MISTAKES = {
 }
 
 
+FREQUENT = ("all_gather_into_tensor", "reduce_scatter_tensor")  # compared only if the user says so
+
+
 def assert_all_works():
     rank, size = dist.get_rank(), dist.get_world_size()
     parts = zeros(*[2] * size)
@@ -147,6 +151,7 @@ def make_mistakes(port):
     open_group(port, timeout=datetime.timedelta(seconds=20))
     texts = {}
     for name, (mistake, _, _) in MISTAKES.items():
+        dist.set_debug_level(dist.DebugLevel.DETAIL if name in FREQUENT else dist.DebugLevel.OFF)
         with pytest.raises(dist.DistBackendError) as error:
             mistake()
         texts[name] = str(error.value)
@@ -181,6 +186,9 @@ def ask_ahead(port):
     gathered = zeros(1, 1)
     doubled = dist.all_gather(gathered, torch.tensor([rank + 1.0]), async_op=True).get_future()
     assert [part.item() * 2 for part in doubled.then(lambda done: done.value()).wait()] == [2, 4]
+    work = dist.all_gather_into_tensor(torch.zeros(2), torch.zeros(1), async_op=True)
+    assert not isinstance(work, GlooWork), "FSDP2 would wait for each agreement"
+    work.wait()
     wrong = [dist.broadcast(torch.zeros(unlike(1, 2)), 0, async_op=True), dist.barrier(async_op=True)]
     wrong[1].wait()
     for wait in (wrong[0].wait, wrong[0].get_future().wait):
