@@ -55,7 +55,8 @@ Result<CodecChoice> ladder(const std::vector<std::string>& names) {
     if (!codec) return tl::unexpected(codec.error());
     if ((*codec)->traits().law == compress::Law::kLowRank)
       return fail(ErrorKind::kInvalid,
-                  "option compression: plans cannot choose " + name + ", whose bytes depend on the shapes of matrices",
+                  "option compression: plans cannot choose " + name +
+                      ", because only a matrix that it has encoded tells what it leaves out",
                   "let plans choose up to int4, auto/max=int4, or name " + name + " alone");
     choice.codecs.push_back(*std::move(codec));
   }
