@@ -126,10 +126,12 @@ void Job::join() {
   joining_.start();
 }
 
-Job::Claim Job::claim(const Peer& from, const wire::Received& received) const {
-  if (members_.state() == JobState::kEnded || !line_.accepts(from, received)) return Claim::kNone;
-  const bool joins_here = received.is_join() && line_.leader() != nullptr;
-  return !joins_here || line_.leader()->owner().admits(received.joining_owner()) ? Claim::kFull : Claim::kByName;
+Job::Claim Job::claim(const Peer& from, const wire::Header& header, const wire::Received* received) const {
+  if (members_.state() == JobState::kEnded || !line_.may_accept(from, header)) return Claim::kNone;
+  if (received == nullptr) return Claim::kFull;
+  if (!line_.accepts(from, *received)) return Claim::kNone;
+  const bool joins_here = received->is_join() && line_.leader() != nullptr;
+  return !joins_here || line_.leader()->owner().admits(received->joining_owner()) ? Claim::kFull : Claim::kByName;
 }
 
 bool Job::receive(const Peer& from, const wire::Received& received) {

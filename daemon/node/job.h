@@ -65,7 +65,9 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
 
   // How far a message of another daemon is for this job. kByName: a JOIN of workers who belong to another job of this name.
   enum class Claim : std::uint8_t { kNone, kByName, kFull };
-  [[nodiscard]] Claim claim(const Peer& from, const wire::Received& received) const;
+  // Without `received` only the header has been read: kFull says that the message may be for this job then.
+  [[nodiscard]] Claim claim(const Peer& from, const wire::Header& header,
+                            const wire::Received* received = nullptr) const;
   // A wrong message ends the job if it came from one of its nodes. False: the message was dropped.
   bool receive(const Peer& from, const wire::Received& received);
   // The daemon there speaks another version of the protocol, as `error` says: it cannot take part. The job ends if the leader or a daemon

@@ -69,10 +69,15 @@ void LeaderLine::tick() {
   if (const auto delay_us = leader_->tick()) timer_ = reactor_.after(*delay_us, [this] { tick(); });
 }
 
-bool LeaderLine::accepts(const Peer& from, const wire::Received& received) const {
-  if (received.header().job != job_) return false;
+bool LeaderLine::may_accept(const Peer& from, const wire::Header& header) const {
+  if (header.job != job_) return false;
   if (!peer_.empty()) return from == peer_;
-  if (!leader_) return false;
+  return leader_ && (leader_->gathering() || header.incarnation == leader_->incarnation());
+}
+
+bool LeaderLine::accepts(const Peer& from, const wire::Received& received) const {
+  if (!may_accept(from, received.header())) return false;
+  if (!leader_) return true;
   return received.is_join() ? leader_->gathering() : received.header().incarnation == leader_->incarnation();
 }
 

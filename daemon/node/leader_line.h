@@ -41,6 +41,8 @@ class LeaderLine final : public LeaderPort, private LeaderHost {
 
   void send(wire::ToLeader message) override;
 
+  // False: a message of another daemon with this header is not for this job, whatever it says.
+  [[nodiscard]] bool may_accept(const Peer& from, const wire::Header& header) const;
   // True if a message of another daemon is for this job: from its leader, or from a node to the leader here.
   [[nodiscard]] bool accepts(const Peer& from, const wire::Received& received) const;
   [[nodiscard]] bool is_leader(const Peer& from) const { return !peer_.empty() && from == peer_; }

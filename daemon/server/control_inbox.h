@@ -39,6 +39,7 @@ class ControlInbox {
   [[nodiscard]] std::uint64_t unclaimed() const { return drops_.unclaimed; }
 
  private:
+  bool reject_mismatch(const Peer& from, std::span<const std::byte> message);
   bool reject(std::uint64_t& count, const std::string& why);  // false
 
   ControlPort& control_;

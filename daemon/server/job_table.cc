@@ -94,17 +94,21 @@ Result<void> JobTable::attach(WorkerPort& worker) {
   return attached;
 }
 
-JobTable::Delivery JobTable::receive(const Peer& from, const wire::Received& received) {
-  const auto find_by = [&](Job::Claim claim) {
-    return std::ranges::find_if(jobs_, [&](const auto& job) { return job->claim(from, received) == claim; });
+JobTable::Delivery JobTable::receive(const Peer& from, const wire::Header& header, std::span<const std::byte> message) {
+  const auto find_by = [&](Job::Claim claim, const wire::Received* received) {
+    return std::ranges::find_if(jobs_, [&](const auto& job) { return job->claim(from, header, received) == claim; });
   };
-  auto it = find_by(Job::Claim::kFull);
+  if (find_by(Job::Claim::kFull, nullptr) == jobs_.end()) return Delivery::kUnclaimed;
+  const auto received = wire::Received::parse(message);
+  if (!received) return Delivery::kUnreadable;
+  if (received->is_refusal()) return Delivery::kRefusal;
+  auto it = find_by(Job::Claim::kFull, &*received);
   const bool is_anothers = it == jobs_.end();
-  if (is_anothers) it = find_by(Job::Claim::kByName);  // its leader says why it turns them away
+  if (is_anothers) it = find_by(Job::Claim::kByName, &*received);  // its leader says why it turns them away
   if (it == jobs_.end()) return Delivery::kUnclaimed;
   const auto job = *it;  // it may end by the message
   bool taken = true;
-  run_for(job->port(), "a message of another daemon", [&] { taken = job->receive(from, received); });
+  run_for(job->port(), "a message of another daemon", [&] { taken = job->receive(from, *received); });
   if (!taken) return Delivery::kStranger;
   return is_anothers ? Delivery::kTurnedAway : Delivery::kTaken;
 }

@@ -2,7 +2,7 @@
 //
 //   JobTable jobs({reactor, control, config, host}, random_number(), [&] { stop_if_shutting_down(); });
 //   if (auto ok = jobs.attach(worker); !ok) refuse(worker, ok.error());
-//   jobs.receive(peer, message);            // of another daemon
+//   jobs.receive(peer, header, message);    // of another daemon
 //   jobs.fail_all(error);  jobs.empty();
 //
 // A job has three ages: it is found by its name while it takes part in anything; it has ended, and the threads of its links have
@@ -30,6 +30,8 @@ class JobTable {
     kStranger,    // the job is here, and the sender takes no part in it
     kTurnedAway,  // likewise; the job's leader has told the sender why, and the log
     kUnclaimed,   // there is no such job, or no such run of it (any more)
+    kUnreadable,
+    kRefusal,  // of a message of this daemon
   };
 
   // Fills in the functions of `context`, whose references outlive this object. `first_incarnation`: a random number, so that the jobs of
@@ -42,7 +44,8 @@ class JobTable {
   // Brings a worker to its job, which it then serves; the first worker's HELLO makes the job. An error refuses this worker.
   Result<void> attach(WorkerPort& worker);
 
-  Delivery receive(const Peer& from, const wire::Received& received);
+  // `header`: that of `message`, whose body is not read if no job awaits it.
+  Delivery receive(const Peer& from, const wire::Header& header, std::span<const std::byte> message);
   // The daemon there speaks another version of the protocol: the jobs that it is to take part in hear of it.
   void peer_mismatched(const Peer& from, const wire::Received& received, const Error& error);
   // The daemon there takes no more messages: the jobs in which it takes part fail.

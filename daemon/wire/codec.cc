@@ -1,5 +1,8 @@
 #include "daemon/wire/codec.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
 #include <unordered_set>
 
 #include "core/base/text.h"
@@ -16,18 +19,71 @@ Received::~Received() = default;
 Received::Received(Received&&) noexcept = default;
 Received& Received::operator=(Received&&) noexcept = default;
 
-Result<Received> Received::parse(std::span<const std::byte> bytes) {
-  auto body = std::make_unique<Body>();
-  proto::Envelope& envelope = body->envelope;
-  if (!envelope.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
-    return fail(ErrorKind::kViolation, "a message that cannot be read");
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+constexpr std::size_t kMaxRefusalBytes = 4 * kMaxTextBytes;
+
+constexpr std::uint32_t tag_of(int field, WireFormatLite::WireType type) {
+  return WireFormatLite::MakeTag(field, type);
+}
+
+struct Outline {
+  std::string job;
+  std::uint64_t incarnation = 0, version = 0;
+  bool has_refusal = false;
+};
+
+bool read_field(CodedInputStream& in, std::uint32_t tag, Outline& outline) {
+  constexpr auto kVarint = WireFormatLite::WIRETYPE_VARINT;
+  constexpr auto kBytes = WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+  if (tag == tag_of(proto::Envelope::kVersionFieldNumber, kVarint)) return in.ReadVarint64(&outline.version);
+  if (tag == tag_of(proto::Envelope::kIncarnationFieldNumber, kVarint)) return in.ReadVarint64(&outline.incarnation);
+  if (tag == tag_of(proto::Envelope::kJobFieldNumber, kBytes)) return WireFormatLite::ReadBytes(&in, &outline.job);
+  outline.has_refusal |= tag == tag_of(proto::Envelope::kRefusalFieldNumber, kBytes);
+  return WireFormatLite::SkipField(&in, tag);
+}
+
+Result<Outline> outline_of(std::span<const std::byte> bytes) {
+  CodedInputStream in(reinterpret_cast<const std::uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
+  Outline outline;
+  while (const std::uint32_t tag = in.ReadTag())
+    if (!read_field(in, tag, outline)) return fail(ErrorKind::kViolation, "a message that cannot be read");
+  const bool is_short = !outline.has_refusal || bytes.size() <= kMaxRefusalBytes;
+  if (!in.ConsumedEntireMessage() || !is_short) return fail(ErrorKind::kViolation, "a message that cannot be read");
+  return outline;
+}
+
+Result<Header> header_of(const Outline& outline) {
   Checks checks;
-  Header header{.job = checks.text(envelope.job(), {nullptr, "job"}, kMaxNameBytes),
-                .incarnation = envelope.incarnation(),
-                .version = envelope.version()};
+  Header header{.job = checks.text(outline.job, {nullptr, "job"}, kMaxNameBytes),
+                .incarnation = outline.incarnation,
+                .version = static_cast<std::uint32_t>(outline.version)};
   if (checks.failed()) return tl::unexpected(*checks.error());
+  return header;
+}
+
+}  // namespace
+
+Result<Header> header_of(std::span<const std::byte> bytes) {
+  const auto outline = outline_of(bytes);
+  if (!outline) return tl::unexpected(outline.error());
+  return header_of(*outline);
+}
+
+Result<Received> Received::parse(std::span<const std::byte> bytes) {
+  const auto outline = outline_of(bytes);
+  if (!outline) return tl::unexpected(outline.error());
+  auto header = header_of(*outline);
+  if (!header) return tl::unexpected(header.error());
+  auto body = std::make_unique<Body>();
+  const bool counts = header->version == kControlVersion || outline->has_refusal;
+  if (counts && !body->envelope.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return fail(ErrorKind::kViolation, "a message that cannot be read");
   Received received(std::move(body));
-  received.header_ = std::move(header);
+  received.header_ = *std::move(header);
   return received;
 }
 

@@ -2,6 +2,7 @@
 //
 //   plane.send(peer, wire::encode({.job = name, .incarnation = incarnation}, wire::ToLeader(wire::LinksOpen{})));
 //
+//   const auto header = wire::header_of(bytes);                // who it is for, without a look at the rest
 //   auto received = wire::Received::parse(bytes);              // an error: drop it, the sender is unknown
 //   if (received->header().version != wire::kControlVersion) ...
 //   const auto message = received->to_node(facts);             // an error: `wire` names the field; end the job
@@ -55,6 +56,9 @@ struct Header {
   std::uint64_t incarnation = 0;  // of the job on its leader; 0 before the leader has given one
   std::uint32_t version = kControlVersion;
 };
+
+// An error: these bytes are no message. The body, whose messages take more memory than it has bytes, is not read.
+Result<Header> header_of(std::span<const std::byte> bytes);
 
 std::string encode(const Header& header, const ToLeader& message);
 std::string encode(const Header& header, const ToNode& message);
@@ -115,7 +119,7 @@ class NodeFacts {
 // A message that came, with its header read and its body not yet checked.
 class Received {
  public:
-  // An error: these bytes are no message.
+  // An error: these bytes are no message. Of another version only the header and a refusal are read.
   static Result<Received> parse(std::span<const std::byte> bytes);
   ~Received();
   Received(Received&&) noexcept;

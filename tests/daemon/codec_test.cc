@@ -336,6 +336,23 @@ TEST(Codec, TextsForPeopleAreMadeReadable) {
   EXPECT_EQ(error.fix.size(), wire::kMaxTextBytes);
 }
 
+TEST(Codec, TheHeaderIsReadWithoutTheBody) {
+  const std::string body = "\xc2\x02\x03\xff\xff\xff";  // to_leader: what cannot be read
+  const std::string bytes = wire::encode({.job = "job", .incarnation = 7}, wire::ToNode(wire::Begin{})) + body;
+  const auto header = wire::header_of(bytes_of(bytes));
+  ASSERT_TRUE(header);
+  EXPECT_EQ(header->job, "job");
+  EXPECT_EQ(header->incarnation, 7U);
+  EXPECT_EQ(header->version, wire::kControlVersion);
+  EXPECT_FALSE(wire::Received::parse(bytes_of(bytes)));
+  for (const std::string& wrong : {bytes.substr(0, bytes.size() - 1), std::string("\x0a"), bytes + "\xff"})
+    EXPECT_FALSE(wire::header_of(bytes_of(wrong)));
+  const std::string refusal = wire::encode_refusal({.job = "job"}, {ErrorKind::kMismatch, "another version", "", {}});
+  EXPECT_TRUE(wire::Received::parse(bytes_of(refusal))->is_refusal());
+  EXPECT_FALSE(wire::header_of(bytes_of(refusal + "\xc2\x02\x80\x80\x20" + std::string(512 << 10, 'x'))))
+      << "a refusal is short";
+}
+
 TEST(Codec, BytesThatAreNoMessageAreRefused) {
   EXPECT_FALSE(wire::Received::parse(bytes_of("\x0a")));
   EXPECT_FALSE(wire::Received::parse(bytes_of(wire::encode({.job = "\xff"}, wire::ToNode(wire::Begin{})))));

@@ -163,6 +163,19 @@ def test_what_is_too_large_for_a_stranger_is_not_even_read(busy, join):
     goes_on(busy)
 
 
+# A tensor takes two bytes of a message, and a hundred of memory once it is read.
+def test_the_body_of_a_message_that_no_job_awaits_is_not_read(busy, join):
+    daemon = busy.daemons[0].pid
+    before, unclaimed = memory_kib(daemon), busy.status()["control_drops"]["unclaimed"]
+    Path(f"/proc/{daemon}/clear_refs").write_text("5")
+    with dealer(busy.listen[0]) as stranger:
+        for job, incarnation in ((b"nobody", 0), (b"victim", 4711)):
+            stranger.send(envelope(join, job, incarnation, **{TO_LEADER: message(f3=message(f3=b"") * 900_000)}))
+        wait_until(lambda: busy.status()["control_drops"]["unclaimed"] == unclaimed + 2, what="both are dropped")
+    assert memory_kib(daemon, "VmHWM") < before + (48 << 10)
+    goes_on(busy)
+
+
 def test_a_truncated_join_is_counted_and_dropped(busy, join):
     before = counted(busy)
     with dealer(busy.listen[0]) as stranger:
