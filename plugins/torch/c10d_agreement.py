@@ -52,7 +52,7 @@ class Alike:
         operation.finish()
 
 
-class Exchange:
+class MatchingSplits:
     """What each rank sends to another is what that one takes from it. Both are numbers of elements, by rank."""
 
     def __init__(self, terms, sends, takes):
@@ -85,19 +85,19 @@ def _first_difference(table):
     return ""
 
 
-def exchange_of_lists(outputs, inputs):
+def splits_of_lists(outputs, inputs):
     """Of alltoall(): a tensor for each rank."""
-    return Exchange(
+    return MatchingSplits(
         f"all_to_all of {_dtype(inputs)}", [one.numel() for one in inputs], [one.numel() for one in outputs]
     )
 
 
-def exchange_of_rows(output, given, output_splits, input_splits, size):
+def splits_of_rows(output, given, output_splits, input_splits, size):
     """Of all_to_all_single(): rows for each rank; without splits equally many."""
     sends, takes = _elements(given, input_splits, size), _elements(output, output_splits, size)
     if sends is None or takes is None:
         sends = takes = [-1] * size
-    return Exchange(f"all_to_all of {_dtype([given])}", sends, takes)
+    return MatchingSplits(f"all_to_all of {_dtype([given])}", sends, takes)
 
 
 def _dtype(tensors):

@@ -22,7 +22,7 @@ from deft import DeftError
 import torch
 import torch.distributed as dist
 
-from .c10d_agreement import Alike, count_of, exchange_of_lists, exchange_of_rows, terms_of
+from .c10d_agreement import Alike, count_of, splits_of_lists, splits_of_rows, terms_of
 from .c10d_futures import origin_of_this_call, threads
 from .c10d_work import DeftWork, as_backend_error
 from .compiling import hidden, hidden_methods
@@ -212,11 +212,11 @@ class GlooCollectives(dist.ProcessGroup):
         return self._in_order.add(GlooWork(agreement.terms, limit_s, begin), agreement)
 
     def alltoall(self, outputs, inputs, *options, **named):
-        agreement = exchange_of_lists(outputs, inputs)
+        agreement = splits_of_lists(outputs, inputs)
         return self.ask_gloo("alltoall", agreement, (outputs, inputs, *options), named)
 
     def alltoall_base(self, output, given, output_splits, input_splits, *options, **named):
-        agreement = exchange_of_rows(output, given, output_splits, input_splits, self.size())
+        agreement = splits_of_rows(output, given, output_splits, input_splits, self.size())
         arguments = (output, given, output_splits, input_splits, *options)
         return self.ask_gloo("alltoall_base", agreement, arguments, named)
 
