@@ -49,7 +49,7 @@ std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t by
   const double own = std::ceil(std::max(0.0, own_us) * rate(link));
   // The first to begin always has a share, though rounding may leave nothing of it.
   const double least = begins.front().second == link ? 1 : 0;
-  return std::min(bytes, round_up(static_cast<std::uint64_t>(std::max(own, least))));
+  return std::min(bytes, static_cast<std::uint64_t>(std::max(own, least)));
 }
 
 std::uint64_t BlockScheduler::undivided(model::LinkIndex link, std::uint64_t bytes,
@@ -70,7 +70,7 @@ std::uint64_t BlockScheduler::share_of(const ReadyTask& task, model::LinkIndex l
   const std::uint64_t share = fair_share(link, task.rest(), shared_us);
   if (share < least && own_us > kLate * first_us) return undivided(link, least, free_at_us);
   free_at_us = std::move(shared_us);
-  return share == 0 && own_us > first_us ? 0 : std::max(share, least);
+  return share == 0 && own_us > first_us ? 0 : std::max(std::min(task.rest(), round_up(share)), least);
 }
 
 std::uint64_t BlockScheduler::fitting(const ReadyTask& task, model::LinkIndex link, TimeUs now_us) const {

@@ -324,6 +324,18 @@ TEST(ByteScheduler, PartsAreShortOnTheSlowLinkThatIsLeft) {
   EXPECT_EQ(scheduler->take_launches(0).at(0).bytes, 256U << 10);
 }
 
+// All of it is less than the smallest block, so the slow link's share of it, too, is all of it once it is rounded up.
+TEST(BlockScheduler, ASmallBucketGoesToTheLinkThatEndsItSooner) {
+  for (const std::string_view policy : {"prophet", "usbyte"}) {
+    auto scheduler = *make_scheduler(plain(policy, {269}, {{"slow", 0, 0.44}, {"fast", 0, 4}}));
+    scheduler->bucket_ready(0, 0, 0);
+    const auto launches = scheduler->take_launches(0);
+    ASSERT_EQ(launches.size(), 1U) << policy;
+    EXPECT_EQ(launches[0].link, 1U) << policy;
+    EXPECT_EQ(launches[0].bytes, 269U) << policy;
+  }
+}
+
 TEST(ByteScheduler, AMeasuredLinkIsUsedForWhatItIsWorth) {
   auto scheduler = *make_scheduler(plain("bytescheduler", {960, 960}, {{"a", 0, 1}, {"b", 0, 1}}));
   scheduler->link_measured(0, {"a", 0, 0.001});
