@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from cluster import Cluster, wait_for_line
+from cluster import Cluster, wait_until
 
 MAGIC, VERSION = 0x54464544, 7
 HELLO, WELCOME, OPERATION, ERROR, STATUS, TEXT, STORE_SET, WAKE = 1, 2, 8, 10, 11, 12, 15, 21
@@ -15,6 +15,7 @@ PATIENCE_S = 60
 VICTIM = """
 group = session.declare("sgd", [deft.Tensor("w", deft.FLOAT32, (1 << 16,), 0)])
 go_on, step, last = os.environ["GO_ON"], 0, False
+progress = os.open(f"{go_on}.{rank}", os.O_CREAT | os.O_WRONLY)
 while not last:
     floats = vector(group, 0)
     floats[:] = rank + step
@@ -24,8 +25,7 @@ while not last:
     assert (floats[1:] == sum(r + step for r in range(size))).all(), "a wrong sum"
     last = floats[0] != 0
     step += 1
-    if step % 20 == 0:
-        say(f"step {step}")
+    os.pwrite(progress, b"%20d" % step, 0)
 session.close()
 say("done")
 """
@@ -75,9 +75,9 @@ def busy_daemon(folder: Path) -> Iterator[Cluster]:
     go_on.touch()
     with Cluster(1) as cluster:
         workers = cluster.start(VICTIM, 2, GO_ON=str(go_on), DEFT_JOB="victim")
-        for worker in workers:
-            wait_for_line(worker, "step")
-        cluster.victims = workers
+        cluster.victims = [Path(f"{go_on}.{rank}") for rank in range(2)]
+        wait_until(lambda: all(path.exists() for path in cluster.victims), what="the job has begun")
+        goes_on(cluster)
         yield cluster
         go_on.unlink()
         outputs = cluster.finish(workers)
@@ -86,6 +86,10 @@ def busy_daemon(folder: Path) -> Iterator[Cluster]:
 
 def goes_on(cluster: Cluster) -> None:
     """Both workers of the job `victim` take steps that began after this call."""
-    for worker in cluster.victims:
-        for _ in range(2):
-            wait_for_line(worker, "step")
+    before = _steps(cluster)
+    wait_until(lambda: min(_steps(cluster)) >= max(before) + 2, what="the job goes on")
+
+
+def _steps(cluster: Cluster) -> list[int]:
+    """How many each of its workers has made. They tell by files: a pipe that nobody reads fills, and stops them."""
+    return [int(path.read_text() or 0) for path in cluster.victims]
