@@ -56,7 +56,8 @@ std::optional<std::uint64_t> read_bytes(const BorrowedSocket& socket) {
   if (!is_same(socket, socket.fd)) return std::nullopt;
   tcp_info info{};
   socklen_t size = sizeof info;
-  int unread = 0;  // asked after what was received: what comes in between must not look as if it were read
+  // The kernel is asked for the unread bytes last, so bytes that come between the two questions count as unread.
+  int unread = 0;
   if (getsockopt(socket.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
   if (ioctl(socket.fd, SIOCINQ, &unread) != 0) return std::nullopt;
   const std::uint64_t received = info.tcpi_bytes_received;

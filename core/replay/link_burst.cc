@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/replay/quantiles.h"
 #include "core/trace/segment_trace.h"
 
 namespace deft::replay {
@@ -38,20 +39,13 @@ double mean_us_per_byte(const std::vector<BusyPeriod>& periods) {
   return us / bytes;
 }
 
-// The rate that makes the sum of the absolute deviations least: the median over the bytes. 0: none of them took time.
+// The microseconds a byte with which the sum of the absolute deviations is least: the median over the bytes. 0 if no byte took time.
 double us_per_byte_of(const std::vector<Arrival>& arrivals, const std::vector<double>& free) {
-  std::vector<std::pair<double, double>> rates;  // and the bytes that have it
-  double left = 0;
-  for (const Arrival& arrival : arrivals) {
-    const double bytes = arrival.bytes - free[arrival.period];
-    if (bytes <= 0) continue;
-    rates.emplace_back(arrival.us / bytes, bytes);
-    left += bytes / 2;
-  }
-  std::ranges::sort(rates);
-  for (const auto& [rate, bytes] : rates)
-    if ((left -= bytes) <= 0) return rate;
-  return 0;
+  std::vector<std::pair<double, double>> rates;
+  for (const Arrival& arrival : arrivals)
+    if (const double bytes = arrival.bytes - free[arrival.period]; bytes > 0)
+      rates.emplace_back(arrival.us / bytes, bytes);
+  return weighted_median(std::move(rates));
 }
 
 struct RateFit {

@@ -2,7 +2,7 @@
 // bucket: while they are idle they earn bytes, up to a burst, which then need hardly any time.
 //
 //   const double burst_bytes = burst_of(periods, arrivals_of(job, link, periods));
-//   const auto slow = without_burst(periods, burst_bytes);   // their bytes are those that took time
+//   const auto slow = without_burst(periods, burst_bytes);   // each period has only the bytes that took time
 //
 // Without it a link whose parts are few and short seems to be faster than it is for many. If all periods are alike, only what came within
 // them tells the burst.

@@ -10,6 +10,7 @@
 #include "core/replay/launches.h"
 #include "core/replay/link_burst.h"
 #include "core/replay/links_traffic.h"
+#include "core/replay/quantiles.h"
 
 namespace deft::replay {
 namespace {
@@ -92,16 +93,11 @@ double mean_part_bytes(const std::vector<BusyPeriod>& periods) {
 }
 
 // The median over bytes and not over periods, because most bytes may travel in few long periods.
-double median_us_per_byte(std::vector<BusyPeriod> periods) {
-  const auto rate = [](const BusyPeriod& period) { return period.us / period.bytes; };
-  std::erase_if(periods, [](const BusyPeriod& period) { return period.bytes <= 0; });
-  if (periods.empty()) return 0;
-  std::ranges::sort(periods, {}, rate);
-  double left = 0;
-  for (const BusyPeriod& period : periods) left += period.bytes / 2;
+double median_us_per_byte(const std::vector<BusyPeriod>& periods) {
+  std::vector<std::pair<double, double>> rates;
   for (const BusyPeriod& period : periods)
-    if ((left -= period.bytes) <= 0) return rate(period);
-  return rate(periods.back());
+    if (period.bytes > 0) rates.emplace_back(period.us / period.bytes, period.bytes);
+  return weighted_median(std::move(rates));
 }
 
 // If periods are too much alike to tell latency and throughput apart: the network's own time is the bytes', and the rest is

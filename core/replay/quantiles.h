@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace deft::replay {
@@ -17,6 +18,16 @@ inline double quantile(std::vector<double> values, double share) {
 }
 
 inline double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+
+// Each value comes with its weight, which is positive. 0 if there are no values.
+inline double weighted_median(std::vector<std::pair<double, double>> values) {
+  std::ranges::sort(values);
+  double left = 0;
+  for (const auto& [value, weight] : values) left += weight / 2;
+  for (const auto& [value, weight] : values)
+    if ((left -= weight) <= 0) return value;
+  return values.empty() ? 0 : values.back().first;
+}
 
 // The relative standard deviation, from the quartiles: a pause among the values does not count.
 inline double spread(const std::vector<double>& values) {

@@ -11,7 +11,7 @@
 namespace deft::replay {
 namespace {
 
-// The share of all time that a worker of this node computed: the one that computed longest.
+// The share of a step in which a worker of this node computes. Of several workers the one that computes longest counts.
 double share_of_compute(const trace::NodeTrace& trace) {
   const trace::TraceGroup* const group = largest_group(trace);
   if (group == nullptr) return 0;

@@ -85,8 +85,8 @@ void PolicyChooser::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, 
   if (!forecasts_.empty()) look_for_better(step);
 }
 
-// The best of the forecasts that were not tried. Of those that are as good, the one with the fewest launches: the simulator does not know
-// what launches cost the processors. Without a measured step there is no trial, and the forecasts alone decide.
+// The choice with the best forecast that was not tried. If forecasts are equal, the choice with the fewest launches comes first, because
+// the simulator does not know what launches cost the processors. Without a measured step there is no trial, and the forecasts alone decide.
 const PolicyForecast* PolicyChooser::next_candidate(bool is_measured) const {
   if (refused_.size() >= kTries) return nullptr;
   const double most_us = (stopwatch_.has_room() ? 1 + kDoubt : 1 - kGain) * forecast_us(choice_);

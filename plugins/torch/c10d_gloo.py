@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from .c10d_agreement import Alike, count_of, splits_of_lists, splits_of_rows, terms_of
 from .c10d_futures import origin_of_this_call, threads
-from .c10d_work import DeftWork, as_backend_error
+from .c10d_work import DeftWork, as_backend_error, await_event
 from .compiling import hidden, hidden_methods
 
 
@@ -81,9 +81,7 @@ class GlooWork(dist.Work):
         self._settled.set()
 
     def wait(self, timeout=None):
-        seconds = timeout.total_seconds() if timeout else self._limit_s
-        if not self._settled.wait(seconds or None):
-            raise dist.DistBackendError(f"{self._what} did not end within {seconds:g} s")
+        await_event(self._settled, self._what, timeout, self._limit_s)
         if self._error is not None:
             raise self._error
         return self._gloo.wait(timeout) if timeout else self._gloo.wait()

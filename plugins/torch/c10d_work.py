@@ -54,9 +54,7 @@ class DeftWork(dist.Work):
         self.end(error)
 
     def wait(self, timeout=None):
-        seconds = timeout.total_seconds() if timeout else self._limit_s
-        if not self._ended.wait(seconds or None):
-            raise dist.DistBackendError(f"{self._what} did not end within {seconds:g} s")
+        await_event(self._ended, self._what, timeout, self._limit_s)
         if self._error is not None:
             raise self._error
         return True
@@ -86,6 +84,13 @@ class DeftWork(dist.Work):
         if self._error is not None:
             raise self._error
         return self._tensors
+
+
+def await_event(event, what, timeout, limit_s):
+    """Raises a DistBackendError about `what` after `timeout`, or else after `limit_s`. Both may be None."""
+    seconds = timeout.total_seconds() if timeout else limit_s
+    if not event.wait(seconds or None):
+        raise dist.DistBackendError(f"{what} did not end within {seconds:g} s")
 
 
 def as_backend_error(error):

@@ -1,6 +1,5 @@
 """Daemons on loopback, one an emulated node, and worker programs that attach to them."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -8,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from forked_worker import ForkedWorker, start_script
+from forked_worker import ForkedWorker, finish, start_script
 from ports import free_port
 from under_test import BUILD, ROOT
 
@@ -100,17 +99,3 @@ def wait_until(condition, seconds: float = 60, what: str = "the condition") -> N
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
         time.sleep(0.01)
-
-
-def finish(workers: list[subprocess.Popen | ForkedWorker], seconds: float = 120) -> list[tuple[int, str]]:
-    results = []
-    try:
-        for worker in workers:
-            output, _ = worker.communicate(timeout=seconds)
-            results.append((worker.returncode, output))
-    finally:
-        for worker in workers:
-            with contextlib.suppress(ProcessLookupError):
-                worker.kill()
-            worker.wait()
-    return results

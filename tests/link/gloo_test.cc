@@ -103,7 +103,7 @@ TEST_P(GlooLinks, NoThreadWakesWhileNothingIsUnderWay) {
     ASSERT_OK(sum(link, data));
     together.arrive_and_wait();
     if (node == 0) {
-      std::this_thread::sleep_for(100ms);  // what is left of the sum
+      std::this_thread::sleep_for(100ms);  // the threads end their work for the sum meanwhile
       const std::uint64_t before = sleeps();
       std::this_thread::sleep_for(500ms);
       EXPECT_LT(sleeps() - before, 40u);

@@ -7,6 +7,7 @@
 It has what tests use of subprocess.Popen with pipes of text. It is no child of the tests: the server tells its status.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -101,3 +102,18 @@ def start_script(words: list[str], environment: dict[str, str], modules: tuple[s
     begin = f"import runpy, sys; sys.argv, sys.path[0] = {words!r}, {str(Path(words[0]).parent)!r}"
     run = f"{begin}; runpy.run_path({words[0]!r}, run_name='__main__')"
     return ForkedWorker(run, environment, merged=True, modules=modules)
+
+
+def finish(workers: list[subprocess.Popen | ForkedWorker], seconds: float = 120) -> list[tuple[int, str]]:
+    """The status and the output of each. None of them is left, whatever happens."""
+    results = []
+    try:
+        for worker in workers:
+            output, _ = worker.communicate(timeout=seconds)
+            results.append((worker.returncode, output))
+    finally:
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                worker.kill()
+            worker.wait()
+    return results

@@ -38,7 +38,7 @@ def traces(tmp_path_factory) -> Path:
 def test_a_job_that_goes_first_leaves_the_session_of_who_starts_it_as_it_is():
     share = Path("/proc/self/autogroup")
     if not share.exists():
-        pytest.skip("this kernel has no shares of sessions")
+        pytest.skip("this kernel does not share processors by sessions (CONFIG_SCHED_AUTOGROUP)")
     before = share.read_text()
     words = [sys.executable, "-c", "import slow_jobs; slow_jobs.go_first()"]
     subprocess.run(words, cwd=FOLDER, process_group=0, check=True)  # as a shell starts a command

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/process"))
-from forked_worker import start_script  # noqa: E402
+from forked_worker import finish, start_script  # noqa: E402
 from ports import free_port  # noqa: E402
 from under_test import BUILD  # noqa: E402
 
@@ -101,16 +101,7 @@ def torchrun_variables(rank, workers, each, port):
 def run_ranks(words, environments, modules=SCRIPT_MODULES, seconds=JOB_SECONDS):
     """Runs a script with its arguments once in each environment, as a launcher does; gives (status, output) of each."""
     ranks = [start_script([str(word) for word in words], environment, modules) for environment in environments]
-    results = []
-    try:
-        for rank in ranks:
-            output, _ = rank.communicate(timeout=seconds)
-            results.append((rank.returncode, output))
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    return results
+    return finish(ranks, seconds)
 
 
 class Cluster:

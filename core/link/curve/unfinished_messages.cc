@@ -60,27 +60,6 @@ void UnfinishedMessages::look_at_all(bool known_too) {
   }
 }
 
-unsigned UnfinishedMessages::end_strangers_above(std::uint64_t bytes) {
-  std::vector<Connections::iterator> strangers;
-  std::uint64_t all = 0;
-  for (auto it = connections_.begin(); it != connections_.end(); ++it) {
-    if (it->second.is_known) continue;
-    strangers.push_back(it);
-    all += it->second.unfinished_bytes;
-  }
-  if (all <= bytes) return 0;
-  std::ranges::sort(strangers, std::greater(), [](const auto& it) { return it->second.unfinished_bytes; });
-  unsigned ended = 0;
-  for (const auto& largest : strangers) {
-    if (all <= bytes) break;
-    all -= largest->second.unfinished_bytes;
-    shut_down(largest->second.socket);
-    connections_.erase(largest);
-    ++ended;
-  }
-  return ended;
-}
-
 bool UnfinishedMessages::has_strangers() const {
   return std::ranges::any_of(connections_, [](const auto& one) { return !one.second.is_known; });
 }
@@ -91,17 +70,22 @@ std::uint64_t UnfinishedMessages::bytes() const {
   return all;
 }
 
-unsigned UnfinishedMessages::end_those_above(const Limits& limits) {
-  std::uint64_t all = bytes();
-  const auto less = [](const auto& a, const auto& b) { return a.second.unfinished_bytes < b.second.unfinished_bytes; };
+unsigned UnfinishedMessages::end_largest(bool strangers_only, std::uint64_t of_one, std::uint64_t of_all) {
+  std::vector<Connections::iterator> largest;
+  std::uint64_t all = 0;
+  for (auto it = connections_.begin(); it != connections_.end(); ++it) {
+    if (strangers_only && it->second.is_known) continue;
+    largest.push_back(it);
+    all += it->second.unfinished_bytes;
+  }
+  std::ranges::sort(largest, std::greater(), [](const auto& it) { return it->second.unfinished_bytes; });
   unsigned ended = 0;
-  while (!connections_.empty()) {
-    const auto most = std::ranges::max_element(connections_, less);
-    const std::uint64_t bytes = most->second.unfinished_bytes;
-    if (bytes <= limits.of_one && all <= limits.of_all) break;
-    shut_down(most->second.socket);
-    connections_.erase(most);
+  for (const auto& connection : largest) {
+    const std::uint64_t bytes = connection->second.unfinished_bytes;
+    if (bytes <= of_one && all <= of_all) break;
     all -= bytes;
+    shut_down(connection->second.socket);
+    connections_.erase(connection);
     ++ended;
   }
   return ended;
@@ -115,8 +99,8 @@ unsigned UnfinishedMessages::look(const Limits& limits, TimeUs now_us, bool mess
   const bool skips = skipped_ < may_skip;
   skipped_ = skips ? skipped_ + 1 : 0;
   look_at_all(!skips);
-  const unsigned strangers = end_strangers_above(limits.of_strangers);
-  return skips ? strangers : strangers + end_those_above(limits);
+  const unsigned strangers = end_largest(true, limits.of_strangers, limits.of_strangers);
+  return skips ? strangers : strangers + end_largest(false, limits.of_one, limits.of_all);
 }
 
 }  // namespace deft::link

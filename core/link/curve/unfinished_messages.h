@@ -7,8 +7,8 @@
 //
 // ZeroMQ bounds the bytes of a frame and the number of messages, but not how many frames a message has. It keeps them until the last one
 // has come, and tells nobody. So whoever reaches a port that no key guards, or is called by us, could fill the memory of the process. The
-// kernel knows what was read from a connection. So what was read since the last whole message is none yet. An empty frame takes two
-// bytes on the wire and 64 in memory: a limit costs up to 32 times its bytes.
+// kernel knows how many bytes were read from a connection. The bytes since the last whole message belong to a message that has no end yet.
+// An empty frame takes two bytes on the wire and 64 in memory: a limit costs up to 32 times its bytes.
 //
 // A connection is a stranger's until a message of it was delivered. Strangers can have a limit of their own, so they never use up what
 // others may bring. The thread of the sockets.
@@ -64,8 +64,8 @@ class UnfinishedMessages {
   using Connections = std::map<int, Connection>;  // by descriptor
   static bool look_at(Connection& connection);
   void look_at_all(bool known_too);
-  unsigned end_strangers_above(std::uint64_t bytes);
-  unsigned end_those_above(const Limits& limits);
+  // Ends the largest connection, until none has more than `of_one` and all together have no more than `of_all`. Gives how many it has ended.
+  unsigned end_largest(bool strangers_only, std::uint64_t of_one, std::uint64_t of_all);
 
   Connections connections_;
   TimeUs looked_us_ = 0;
