@@ -47,6 +47,8 @@ bool is_broken_off(int socket) {
 
 }  // namespace
 
+Mesh::Mesh(std::uint32_t node, std::uint32_t nodes) : node_(node), nodes_(nodes) {}
+
 Result<std::unique_ptr<Mesh>> Mesh::connect(const LinkSpec& spec, const LinkGroup& group) {
   std::unique_ptr<Mesh> mesh(new Mesh(group.node, group.nodes));
   if (group.nodes == 1) return mesh;

@@ -76,7 +76,7 @@ class Mesh {
   void poison();
 
  private:
-  Mesh(std::uint32_t node, std::uint32_t nodes) : node_(node), nodes_(nodes) {}
+  Mesh(std::uint32_t node, std::uint32_t nodes);
   // `member`: the word for a peer in messages.
   Result<void> take(const std::string& address, const std::string& member);
 
