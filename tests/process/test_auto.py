@@ -126,7 +126,7 @@ def test_auto_follows_the_simulator_and_the_sums_are_fifos(nodes, per_node):
     assert len(simulated) >= 7
     best = first["simulated"][0]
     if best["step_us"] < 0.99 * simulated["fifo (25 MB)"]:
-        assert first["policy"] == best["policy"]
+        assert simulated[first["policy"]] <= 1.011 * best["step_us"], "of equal ones the fewest launches come first"
         assert first["before_us"] > 0
     else:
         assert simulated[first["policy"]] <= 1.031 * simulated["fifo (25 MB)"], "it may be as good"
