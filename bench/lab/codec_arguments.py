@@ -10,6 +10,7 @@ from lab.counts import positive
 from lab.schedule import SCHEDULES
 
 MODELS = ("cnn", "resnet", "gpt", "mlp")  # the keys of lab.codec_grid.MODELS
+STEPS_APART = 10  # of two evaluations of a run
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -32,6 +33,13 @@ def parser(description: str) -> argparse.ArgumentParser:
         default="float32",
         help="float16: by autocast, with a scale of the loss as that of GradScaler (default float32)",
     )
+    options.add_argument(
+        "--evaluations",
+        type=positive,
+        default=1,
+        help="a run's result is their mean, ten steps apart, the last one at the end: a rate that does not fall leaves "
+        "noise in each of them (default 1)",
+    )
     options.add_argument("--data", help="folder with the data set's files")
     options.add_argument("--results", type=Path, help="file of finished runs; default: none is kept")
     return options
@@ -49,7 +57,9 @@ def codec_names(text: str) -> list[str]:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises ValueError: dates that are none, or that the precision does not permit."""
+    """Raises ValueError: dates that are none or that the precision does not permit, more evaluations than steps."""
+    if STEPS_APART * (arguments.evaluations - 1) >= arguments.steps:
+        raise ValueError(f"--evaluations {arguments.evaluations}: {arguments.steps} steps have room for fewer")
     for case in arguments.dates.split(","):
         if case == "fresh":
             continue

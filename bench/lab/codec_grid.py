@@ -16,7 +16,7 @@ from torch import nn
 
 from lab import dates, lateness, models
 from lab.catalogue import MODELS as LAB_MODELS
-from lab.codec_arguments import codec_names
+from lab.codec_arguments import STEPS_APART, codec_names
 from lab.codec_sums import CodecSums
 from lab.datasets import loss as loss_of
 from lab.datasets import open_dataset
@@ -46,6 +46,7 @@ class GridRun:
     learning_rate: float
     schedule: str
     precision: str = "float32"  # of forward and backward; float16: by autocast, with a scale of the loss
+    evaluations: int = 1  # the result is their mean: the last one after the last step, one in STEPS_APART steps before
 
 
 class DatedParameters:
@@ -96,13 +97,14 @@ def _groups(run: GridRun, params: list[nn.Parameter]) -> list[DatedParameters]:
 
 
 def train(run: GridRun, folder: str | None = None) -> dict[str, float]:
-    """Test accuracy in percent and test loss at the end, and the bytes that a node sent a step."""
+    """Test accuracy in percent and test loss by the run's last evaluations, and the bytes that a node sent a step."""
     torch.manual_seed(run.seed)
     model = MODELS[run.model]()
     params = list(model.parameters())
     dataset = open_dataset(LAB_MODELS[run.model].dataset, folder)
     sums = CodecSums(run.codec, [p.shape for p in params], run.nodes, job=run.seed + 1)
     groups, backward = _groups(run, params), Backward(run.precision, model, params)
+    evaluations: list[dict[str, float]] = []
     generator = torch.Generator().manual_seed(run.seed)
     for step in range(run.steps):
         nodes = []
@@ -114,7 +116,11 @@ def train(run: GridRun, folder: str | None = None) -> dict[str, float]:
             nodes.append(gradients)
         for group in groups if backward.accepts(nodes) else []:
             group.step(step, [[own[i] for i in group.indices] for own in nodes], sums)
-    return _evaluate(model, dataset) | {"wire_bytes": sums.wire_bytes / run.steps}
+        left = run.steps - 1 - step
+        if left % STEPS_APART == 0 and left < run.evaluations * STEPS_APART:
+            evaluations.append(_evaluate(model, dataset))
+    means = {key: statistics.fmean(each[key] for each in evaluations) for key in ("accuracy", "loss")}
+    return means | {"wire_bytes": sums.wire_bytes / run.steps}
 
 
 @torch.no_grad()
@@ -167,6 +173,7 @@ def _runs(arguments: argparse.Namespace, codec: str, case: str) -> list[GridRun]
             learning_rate=arguments.learning_rate or known.learning_rate,
             schedule=arguments.schedule,
             precision=arguments.precision,
+            evaluations=arguments.evaluations,
         )
         for seed in range(arguments.seeds)
     ]

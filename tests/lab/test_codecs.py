@@ -131,6 +131,15 @@ def test_a_run_repeats_exactly():
     assert train(run) == train(run)
 
 
+def test_the_result_is_the_mean_of_the_last_evaluations():
+    last = GridRun("mlp", "none", "fresh", 1, 15, 2, 32, "sgd", 0.05, "constant")
+    before = dataclasses.replace(last, steps=5)  # at a constant rate it is the same training, ten steps shorter
+    both, ends = train(dataclasses.replace(last, evaluations=2)), [train(last), train(before)]
+    for key in ("accuracy", "loss"):
+        assert ends[0][key] != ends[1][key]
+        assert both[key] == pytest.approx((ends[0][key] + ends[1][key]) / 2)
+
+
 def test_a_scale_of_the_loss_skips_what_is_not_finite():
     scale, good = LossScale(), (torch.ones(3), torch.zeros(2))
     assert scale.accepts([good, good]) and scale.factor == 65536
@@ -176,6 +185,8 @@ def test_the_table_and_the_file_of_finished_runs(tmp_path, program):
     assert status == 2 and "'soon' is no case" in error
     status, _, error = program(*command, "--precision", "float16")
     assert status == 2 and "--dates 1:2+1 with --precision float16" in error
+    status, _, error = program(PROGRAM, "--steps", "20", "--evaluations", "3")
+    assert status == 2 and "--evaluations 3: 20 steps have room for fewer" in error
 
 
 def test_the_table_beside_torch_has_a_row_for_each_codec(program):
