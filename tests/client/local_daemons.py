@@ -59,6 +59,7 @@ class Daemons:
                 "LOCAL_WORLD_SIZE": str(each),
                 "PYTHONPATH": os.pathsep.join([str(BUILD / "python"), str(ROOT / "tests/torch")]),  # for arena_memory
                 "OMP_NUM_THREADS": "1",
+                "ARRIVALS": str(self.folder / f"job{self.jobs}.here"),  # of workers that have imported all they need
                 **variables,
                 **(own or {}).get(rank, {}),
             }

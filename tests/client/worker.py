@@ -479,7 +479,17 @@ def closes_while_forked(session):
     allreduce(session)
 
 
+def await_all_workers():
+    """Imports of one rank may take longer than a short timeout after those of another."""
+    arrivals = os.environ["ARRIVALS"]
+    with open(f"{arrivals}.{os.environ['RANK']}", "w"):
+        pass
+    while not all(os.path.exists(f"{arrivals}.{rank}") for rank in range(int(os.environ["WORLD_SIZE"]))):
+        time.sleep(0.005)
+
+
 def main():
+    await_all_workers()
     scenarios = sys.argv[1].split(",")
     if scenarios[0] == "starve":
         starve()
