@@ -125,7 +125,7 @@ def test_auto_follows_the_simulator_and_the_sums_are_fifos(nodes, per_node):
     simulated = {row["policy"]: row["step_us"] for row in first["simulated"]}
     assert len(simulated) >= 7
     best = first["simulated"][0]
-    if best["step_us"] < 0.99 * simulated["fifo (25 MB)"]:
+    if best["step_us"] < 0.989 * simulated["fifo (25 MB)"]:  # it must be a hundredth better, and these are rounded
         assert simulated[first["policy"]] <= 1.011 * best["step_us"], "of equal ones the fewest launches come first"
         assert first["before_us"] > 0
     else:
