@@ -316,7 +316,7 @@ def test_an_interrupt_while_a_running_daemon_is_asked_leaves_nothing(tmp_path):
             run.send_signal(signal.SIGINT)
             run.communicate(timeout=240)
             assert run.returncode == 130
-            assert wait_until(lambda: gone(pid), seconds=10)
+            assert wait_until(lambda: gone(pid))
 
 
 def interrupt_until_it_ends(run: subprocess.Popen) -> None:

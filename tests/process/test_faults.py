@@ -156,9 +156,6 @@ time.sleep(600)  # without closing its session
 """
 
 
-BACK_S = 5
-
-
 def test_the_memory_of_a_dead_worker_comes_back_also_if_the_others_stay():
     with Cluster(2, timeout="200s") as cluster:
         workers = [cluster.start_one(SURVIVE if rank < 3 else SURVIVE.replace("try:", "time.sleep(600)\ntry:"), rank, 2)
@@ -167,8 +164,8 @@ def test_the_memory_of_a_dead_worker_comes_back_also_if_the_others_stay():
             wait_for_line(worker, "declared")
         before = cluster.status(1)["memory_bytes"]
         workers[3].kill()
-        # Long before any deadline; within a second on a machine that has nothing else to do.
-        wait_until(lambda: cluster.status(1)["memory_bytes"] <= before / 2 + (1 << 20), BACK_S, "half of it")
+        # Long before the timeout; within a second on a machine that has nothing else to do.
+        wait_until(lambda: cluster.status(1)["memory_bytes"] <= before / 2 + (1 << 20), what="half of it")
         for worker in workers[:3]:
             wait_for_line(worker, "ERROR")
 
@@ -192,7 +189,7 @@ def test_what_a_dead_worker_alone_had_is_given_back_to_the_last_byte():
         wait_for_line(victim, "declared")
         assert taken()[0] > before[0] + (1 << 26), "its arena"
         victim.kill()
-        wait_until(lambda: taken() == before, BACK_S, "all of the dead worker's memory, long before the timeout")
+        wait_until(lambda: taken() == before, what="all of the dead worker's memory, long before the timeout")
 
 
 @contextlib.contextmanager

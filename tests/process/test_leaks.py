@@ -29,7 +29,7 @@ def train(session, steps):
         if step == 5:
             say("training")
 session.close()
-until = time.monotonic() + 1
+until = time.monotonic() + 60
 while held()[1] > 1 and time.monotonic() < until:  # Python's thread that has opened the session ends a moment later
     time.sleep(0.001)
 before = held()  # with all libraries loaded
