@@ -43,15 +43,10 @@ class Busy {
   ~Busy() { end(); }
 
   [[nodiscard]] pid_t process() const { return process_; }
-  // Until it has used so much time, and has its core.
+  // Until it has used so much more time, and has its core.
   void await(TimeUs us) const {
-    clockid_t clock = 0;
-    ASSERT_EQ(::clock_getcpuclockid(process_, &clock), 0);
-    timespec used{};
-    do {
+    for (const TimeUs began_us = used_us(); used_us() < began_us + us;)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      ASSERT_EQ(::clock_gettime(clock, &used), 0);
-    } while (TimeUs{used.tv_sec} * 1'000'000 + used.tv_nsec / 1000 < us);
   }
   void end() {
     if (process_ <= 0) return;
@@ -61,6 +56,14 @@ class Busy {
   }
 
  private:
+  [[nodiscard]] TimeUs used_us() const {
+    clockid_t clock = 0;
+    timespec used{};
+    EXPECT_EQ(::clock_getcpuclockid(process_, &clock), 0);
+    EXPECT_EQ(::clock_gettime(clock, &used), 0);
+    return TimeUs{used.tv_sec} * 1'000'000 + used.tv_nsec / 1000;
+  }
+
   pid_t process_;
 };
 
@@ -71,7 +74,7 @@ TEST(CoresMeter, TellsWhatAWorkerAndAnotherProgramOnItsCoreUse) {
   CoresMeter meter;
   const pid_t workers[] = {worker.process()};
   EXPECT_FALSE(meter.measure(kBegunUs, workers)) << "it only begins";
-  worker.await(450'000), other.await(450'000);
+  worker.await(400'000), other.await(400'000);
   EXPECT_FALSE(meter.measure(kBegunUs + 499'999, workers)) << "it is not time";
   const auto use = meter.measure(kLaterUs, workers);
   ASSERT_TRUE(use);
