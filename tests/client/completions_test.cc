@@ -94,7 +94,6 @@ TEST(Completions, ARefusedCollectiveTellsItsOwnError) {
     worker.welcome();
     const auto operation = worker.expect_operation();
     worker.send_error(ErrorKind::kMismatch, "rank 1 gives 4 elements", operation.fixed.operation);
-    worker.wake();
     worker.receive();
   });
   deft_session* session = daemon.open();

@@ -76,7 +76,8 @@ class Worker {
       return ring.head == ring.tail && ring.sleeping == 1;
     });
   }
-  void wake() { send(ipc::encode(ipc::Wake{}, ipc::MessageKind::kWake)); }
+  // A worker that was awake has perhaps seen already what there is, and gone.
+  void wake() { static_cast<void>(channel_.send(ipc::encode(ipc::Wake{}, ipc::MessageKind::kWake))); }
 
  private:
   ipc::MessageSocket channel_;
