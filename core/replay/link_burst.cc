@@ -33,10 +33,12 @@ std::vector<double> free_bytes(const std::vector<BusyPeriod>& periods, double bu
   return free;
 }
 
-double mean_us_per_byte(const std::vector<BusyPeriod>& periods) {
+// `free`: bytes that do not count, by period; empty: all count. 0 if no byte counts.
+double mean_us_per_byte(const std::vector<BusyPeriod>& periods, const std::vector<double>& free = {}) {
   double us = 0, bytes = 0;
-  for (const BusyPeriod& period : periods) us += period.us, bytes += period.bytes;
-  return us / bytes;
+  for (std::size_t i = 0; i < periods.size(); ++i)
+    us += periods[i].us, bytes += periods[i].bytes - (free.empty() ? 0 : free[i]);
+  return bytes > 0 ? us / bytes : 0;
 }
 
 // The microseconds a byte with which the sum of the absolute deviations is least: the median over the bytes. 0 if no byte took time.
@@ -48,23 +50,34 @@ double us_per_byte_of(const std::vector<Arrival>& arrivals, const std::vector<do
   return weighted_median(std::move(rates));
 }
 
-struct RateFit {
-  double us_per_byte = 0;
-  double deviation_us = std::numeric_limits<double>::infinity();  // of all arrivals together
+struct Earned {
+  double us_per_byte = 0;    // 0: no byte took time
+  std::vector<double> free;  // bytes by period, found with the rate of the round before
 };
 
-RateFit fit_with(double burst_bytes, const std::vector<BusyPeriod>& periods, const std::vector<Arrival>& arrivals) {
-  RateFit fit{.us_per_byte = mean_us_per_byte(periods)};
-  std::vector<double> free;
+// The rate tells what pauses earn, and that tells which bytes took time, and so the rate. So each is found from the other, in turns.
+// `rate_of(free)`: microseconds a byte, of the bytes that are not free; 0 if there are none.
+template <typename RateOf>
+Earned earned_in(const std::vector<BusyPeriod>& periods, double burst_bytes, const RateOf& rate_of) {
+  Earned earned{.us_per_byte = mean_us_per_byte(periods), .free = {}};
   for (int round = 0; round < kRounds; ++round) {
-    free = free_bytes(periods, burst_bytes, fit.us_per_byte);
-    fit.us_per_byte = us_per_byte_of(arrivals, free);
-    if (fit.us_per_byte <= 0) return fit;
+    earned.free = free_bytes(periods, burst_bytes, earned.us_per_byte);
+    earned.us_per_byte = rate_of(earned.free);
+    if (earned.us_per_byte <= 0) break;
   }
-  fit.deviation_us = 0;
+  return earned;
+}
+
+// What such a burst leaves unexplained of all arrivals together.
+double deviation_us_with(double burst_bytes, const std::vector<BusyPeriod>& periods,
+                         const std::vector<Arrival>& arrivals) {
+  const Earned earned =
+      earned_in(periods, burst_bytes, [&](const auto& free) { return us_per_byte_of(arrivals, free); });
+  if (earned.us_per_byte <= 0) return std::numeric_limits<double>::infinity();
+  double us = 0;
   for (const Arrival& arrival : arrivals)
-    fit.deviation_us += std::abs(arrival.us - fit.us_per_byte * std::max(0.0, arrival.bytes - free[arrival.period]));
-  return fit;
+    us += std::abs(arrival.us - earned.us_per_byte * std::max(0.0, arrival.bytes - earned.free[arrival.period]));
+  return us;
 }
 
 // The end of each period is an arrival, too.
@@ -110,25 +123,20 @@ std::vector<Arrival> arrivals_of(const JobTrace& job, std::uint16_t link, const 
 double burst_of(const std::vector<BusyPeriod>& periods, const std::vector<Arrival>& arrivals) {
   if (periods.size() < kLeastPeriods) return 0;
   const auto all = with_ends(arrivals, periods);
-  double least_us = fit_with(0, periods, all).deviation_us * (1 - kLeastBetter), best = 0;
+  double least_us = deviation_us_with(0, periods, all) * (1 - kLeastBetter), best = 0;
   for (int i = 0; i < kBursts; ++i) {
     const double burst = kLeastBurst * std::exp2(static_cast<double>(i) / kBurstsADouble);
-    const RateFit fit = fit_with(burst, periods, all);
-    if (fit.deviation_us < least_us) least_us = fit.deviation_us, best = burst;
+    const double us = deviation_us_with(burst, periods, all);
+    if (us < least_us) least_us = us, best = burst;
   }
   return best;
 }
 
 std::vector<BusyPeriod> without_burst(std::vector<BusyPeriod> periods, double burst_bytes) {
   if (periods.empty() || burst_bytes <= 0) return periods;
-  double us_per_byte = mean_us_per_byte(periods);
-  for (int round = 0; round < kRounds; ++round) {
-    const auto free = free_bytes(periods, burst_bytes, us_per_byte);
-    double us = 0, bytes = 0;
-    for (std::size_t i = 0; i < periods.size(); ++i) us += periods[i].us, bytes += periods[i].bytes - free[i];
-    if (bytes > 0) us_per_byte = us / bytes;
-  }
-  const auto free = free_bytes(periods, burst_bytes, us_per_byte);
+  const Earned earned =
+      earned_in(periods, burst_bytes, [&](const auto& free) { return mean_us_per_byte(periods, free); });
+  const auto free = earned.us_per_byte > 0 ? free_bytes(periods, burst_bytes, earned.us_per_byte) : earned.free;
   for (std::size_t i = 0; i < periods.size(); ++i) periods[i].bytes -= free[i];
   return periods;
 }

@@ -102,10 +102,9 @@ double median_us_per_byte(const std::vector<BusyPeriod>& periods) {
 
 // If periods are too much alike to tell latency and throughput apart: the network's own time is the bytes', and the rest is
 // latency. But a ring waits for its slowest member as long as that has bytes, so what no latency can be is the bytes', too. Without
-// counters all of the time is.
-model::ProfileLink link_of_equal_parts(const std::string& name, const std::vector<BusyPeriod>& periods,
+// counters all of the time is. `us_per_byte`: of the usual byte.
+model::ProfileLink link_of_equal_parts(const std::string& name, double us_per_byte, double part_bytes,
                                        const Network& network) {
-  const double us_per_byte = median_us_per_byte(periods), part_bytes = mean_part_bytes(periods);
   model::ProfileLink link{.name = name, .relative_time = std::nullopt, .bytes_per_us = 1 / us_per_byte};
   const double latency_us = std::min((us_per_byte - network.us_per_byte) * part_bytes, network.most_latency_us);
   if (network.us_per_byte > 0 && latency_us > 0)
@@ -150,10 +149,11 @@ std::optional<Costs> costs_of(const std::vector<BusyPeriod>& periods) {
 
 model::ProfileLink link_of(const std::string& name, const std::vector<BusyPeriod>& periods, const Network& network,
                            double burst_bytes) {
-  model::ProfileLink link = link_of_equal_parts(name, periods, network);
+  const double us_per_byte = median_us_per_byte(periods);
+  model::ProfileLink link = link_of_equal_parts(name, us_per_byte, mean_part_bytes(periods), network);
   const auto slow = without_burst(periods, burst_bytes);
   if (const double slow_us = median_us_per_byte(slow); burst_bytes > 0 && slow_us > 0)
-    link.burst_bytes = burst_bytes, link.bytes_per_us = *link.bytes_per_us * median_us_per_byte(periods) / slow_us;
+    link.burst_bytes = burst_bytes, link.bytes_per_us = *link.bytes_per_us * us_per_byte / slow_us;
   const auto costs = costs_of(slow);
   if (costs && costs->part_us > 0 && costs->byte_us > 0)
     link.latency_us = costs->part_us, link.bytes_per_us = 1 / costs->byte_us;
