@@ -3,6 +3,8 @@
 #include <gloo/transport/tcp/attr.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -10,7 +12,9 @@
 #include <optional>
 #include <thread>
 
+#include "core/base/descriptor.h"
 #include "core/link/gloo/sleeping_loop.h"
+#include "core/link/gloo/watching_epoll.h"
 #include "tests/link/tcp_pair.h"
 
 namespace deft::link::gloo_backend {
@@ -68,6 +72,29 @@ TEST(SleepingLoop, EndsWithADeviceThatHadNoConnection) {
   SleepingLoop loop(*device);
   loop.wake();
   device.reset();
+}
+
+TEST(WatchingEpoll, IsFoundByWhatItWatchesAndWithWhichData) {
+  const Descriptor watched(::eventfd(0, EFD_CLOEXEC)), other(::epoll_create1(EPOLL_CLOEXEC));
+  const Descriptor epoll(::epoll_create1(EPOLL_CLOEXEC));
+  int handler = 0, another = 0;
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = &handler}};
+  ASSERT_EQ(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, watched.get(), &event), 0);
+  EXPECT_EQ(epoll_that_watches(watched.get(), &handler), epoll.get());
+  EXPECT_EQ(epoll_that_watches(watched.get(), &another), std::nullopt);
+  EXPECT_EQ(epoll_that_watches(other.get(), &handler), std::nullopt);
+}
+
+// gloo's own loop would call its thread a hundred times a second.
+TEST(WatchingEpoll, IsFoundOfALoopOfGloo) {
+  struct Nothing final : gloo::transport::tcp::Handler {
+    void handleEvents(int /*events*/) override {}
+  } handler;
+  const auto device = loopback_device();
+  const Descriptor watched(::eventfd(0, EFD_CLOEXEC));
+  device->registerDescriptor(watched.get(), EPOLLIN, &handler);
+  EXPECT_NE(epoll_that_watches(watched.get(), static_cast<gloo::transport::tcp::Handler*>(&handler)), std::nullopt);
+  device->unregisterDescriptor(watched.get(), &handler);
 }
 
 }  // namespace

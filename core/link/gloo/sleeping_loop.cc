@@ -8,40 +8,26 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <system_error>
 
+#include "core/link/gloo/watching_epoll.h"
+
 namespace deft::link::gloo_backend {
-namespace {
 
 using gloo::transport::tcp::Device;
 using gloo::transport::tcp::Handler;
-using gloo::transport::tcp::Loop;
 
-// gloo tells nobody the descriptor of a device's loop. An explicit instantiation of a template may name private members.
-using LoopOfDevice = std::shared_ptr<Loop> Device::*;
-using DescriptorOfLoop = int Loop::*;
-
-LoopOfDevice loop_of_device();
-DescriptorOfLoop descriptor_of_loop();
-
-template <LoopOfDevice kLoop, DescriptorOfLoop kDescriptor>
-struct PrivateMembers {
-  friend LoopOfDevice loop_of_device() { return kLoop; }
-  friend DescriptorOfLoop descriptor_of_loop() { return kDescriptor; }
-};
-template struct PrivateMembers<&Device::loop_, &Loop::fd_>;
-
-int epoll_descriptor(Device& device) { return *(device.*loop_of_device()).*descriptor_of_loop(); }
-
-}  // namespace
-
-SleepingLoop::SleepingLoop(Device& device)
-    : loop_(epoll_descriptor(device)), bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (!bell_.valid()) throw std::system_error(errno, std::generic_category(), "no eventfd");
+SleepingLoop::SleepingLoop(Device& device) : bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), loop_(epoll_of(device)) {
   ring();
-  device.registerDescriptor(bell_.get(), EPOLLIN, this);
   began_.wait(false);
+}
+
+// The bell does not ring yet, so gloo calls no handler meanwhile.
+std::optional<int> SleepingLoop::epoll_of(Device& device) {
+  if (!bell_.valid()) throw std::system_error(errno, std::generic_category(), "no eventfd");
+  device.registerDescriptor(bell_.get(), EPOLLIN, this);
+  return epoll_that_watches(bell_.get(), static_cast<Handler*>(this));
 }
 
 void SleepingLoop::wake() {
@@ -59,12 +45,12 @@ void SleepingLoop::handleEvents(int /*events*/) {
   [[maybe_unused]] const auto read = ::read(bell_.get(), &rings, sizeof rings);
   if (began_.exchange(true)) return;
   began_.notify_one();
-  while (!is_awake_) serve();
+  while (loop_ && !is_awake_) serve(*loop_);
 }
 
-void SleepingLoop::serve() {
+void SleepingLoop::serve(int loop) {
   std::array<epoll_event, 64> events{};
-  const int count = ::epoll_wait(loop_, events.data(), static_cast<int>(events.size()), -1);
+  const int count = ::epoll_wait(loop, events.data(), static_cast<int>(events.size()), -1);
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events.at(static_cast<std::size_t>(i));
     static_cast<Handler*>(event.data.ptr)->handleEvents(static_cast<int>(event.events));

@@ -7,12 +7,14 @@
 //
 // gloo's thread calls a handler of ours, and the handler runs the loop in its place. Whoever takes a descriptor out of the device waits for
 // the next turn of gloo's own loop, so the handler returns first: for good, because then a connection, and with it the link, has ended.
+// If the descriptor of gloo's loop cannot be found (watching_epoll.h), gloo's own loop serves all the time.
 #pragma once
 
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/loop.h>
 
 #include <atomic>
+#include <optional>
 
 #include "core/base/descriptor.h"
 
@@ -29,11 +31,12 @@ class SleepingLoop final : public gloo::transport::tcp::Handler {
 
  private:
   void handleEvents(int events) override;
-  void serve();
+  [[nodiscard]] std::optional<int> epoll_of(gloo::transport::tcp::Device& device);
+  static void serve(int loop);
   void ring();
 
-  const int loop_;         // gloo's epoll descriptor
-  const Descriptor bell_;  // an eventfd: the handler begins, or ends
+  const Descriptor bell_;          // an eventfd: the handler begins, or ends
+  const std::optional<int> loop_;  // gloo's epoll descriptor
   std::atomic<bool> began_{false};
   std::atomic<bool> is_awake_{false};
 };
