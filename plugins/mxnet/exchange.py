@@ -96,11 +96,14 @@ class Sums:
         self.pushed.clear()
         self.group.join_begins()
 
+    def join_ends(self):
+        self.group.join_ends()
+
     def rounds(self):
         return self.group.rounds()
 
-    def give_zeros(self):
-        self.group.give_zeros()
+    def give_zeros(self, number):
+        self.group.give_zeros(number)
 
     # ---- the end
 

@@ -1,6 +1,7 @@
 """join() for ranks that have no more data, and zeros for the gradients of their optimizers."""
 
 from deft import joining, world
+from deft.gradient_round import Phase
 from deft.process_sets import global_process_set
 
 from .delayed_step import DelayedStep
@@ -35,19 +36,37 @@ class SynchronousZeros:
 
     def join_begins(self):
         self._steps.flush()
-        self._steps.drop()
+        buffer = self._buffer
+        if buffer.round.phase is Phase.OPEN:  # a backward has failed
+            buffer.versions.hold(())
+            if buffer.arena is None and buffer.process_set.session().joining.round_dropped(self.name):
+                buffer.used()
+            else:
+                buffer.complete(expose=False)
+        elif buffer.round.phase is not Phase.HANDED:
+            self._steps.drop()
+
+    def join_ends(self):
+        buffer = self._buffer
+        if buffer.round.phase is Phase.HANDED:
+            buffer.release_grads()
+            buffer.arena.wait(buffer.schedule.step)
+            buffer.writer.detach()
+            buffer.schedule.advance()
+            buffer.used()
 
     def rounds(self):
         return self._buffer.schedule.step
 
     def send_residuals(self, step):
+        if self.rounds() < step:
+            self.join_ends()
         self._buffer.arena.group.send_residuals(step)
 
-    def give_zeros(self):
-        buffer = self._buffer
-        buffer.release_grads()
-        buffer.complete(expose=False)
-        buffer.arena.wait(buffer.schedule.step)
-        buffer.writer.detach()
-        buffer.schedule.advance()
-        buffer.used()
+    def give_zeros(self, number):
+        if self._buffer.round.phase is Phase.HANDED:
+            if self._buffer.schedule.step == number:
+                return
+            self.join_ends()
+        self._buffer.release_grads()
+        self._buffer.complete(expose=False)

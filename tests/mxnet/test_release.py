@@ -97,7 +97,7 @@ def at_different_times(other):
     wait_for_engine()
     other.train()
     settled(1)
-    for use in (lambda: group.ready(0), group.collect, group.give_zeros):
+    for use in (lambda: group.ready(0), group.collect, lambda: group.give_zeros(0)):
         with pytest.raises(DeftError, match="was released"):
             use()
 

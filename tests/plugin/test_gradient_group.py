@@ -88,6 +88,19 @@ def test_a_round_that_an_error_has_ended_is_told(caplog):
     assert group.rounds() == 2 and not caplog.records
 
 
+def test_a_rank_that_joins_waits_for_its_own_round_last():
+    group, ones = halves_group(count=2), np.ones(2000, np.float16)
+    group.hand_over([1], [ones])
+    group.join_begins()
+    group.give_zeros(0)
+    assert group.rounds() == 0, "nothing is handed over twice, and nobody has waited"
+    group.give_zeros(1)
+    assert group.rounds() == 1, "others have done round 0 if they begin round 1"
+    group.join_ends()
+    group.join_ends()
+    assert group.rounds() == 2
+
+
 def test_neighbours_are_handed_over_in_one_call():
     group = halves_group(count=3)
     values = [np.full(2000, value, np.float16) for value in (1.0, 2.0, 3.0)]

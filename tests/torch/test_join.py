@@ -180,6 +180,56 @@ def test_ranks_of_several_nodes_join_with_several_optimizers(start):
     assert start(3, policy="fifo").run(join_with_two_optimizers, [1, 4, 2], workers=3) == [1] * 3
 
 
+class Fails(torch.autograd.Function):
+    """Backward ends here with an error."""
+
+    @staticmethod
+    def forward(_context, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(_context, _gradient):
+        raise ValueError("amid a backward")
+
+
+def join_amid_backwards(first_is_reduced):
+    """In the last step each rank has other gradients under way when it joins: of a backward that has failed midway, of
+    one that nobody follows by step(), and an allreduce that only this rank has begun."""
+    rank = hvd.rank()
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 1)) for _ in range(3)]
+    optimizers = [hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1)) for model in models]
+    everything = sum(batch(model, rank, 0) for model in models)
+    if first_is_reduced:
+        everything.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    handle = hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name=f"of rank {rank} alone")
+    first, last = models[rank]
+    value = first(torch.ones(2, 4))
+    with pytest.raises(ValueError, match="amid a backward"):
+        last(Fails.apply(value)).sum().backward()
+    ended = hvd.join()
+    assert hvd.synchronize(handle).tolist() == [1, 1], "the others count as zero"
+    hvd.broadcast_parameters(torch.nn.ModuleList(models).state_dict(), root_rank=ended)
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    sum(batch(model, rank, 1) for model in models).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    hvd.join()
+    return torch.cat([p.detach().flatten() for model in models for p in model.parameters()]).tolist()
+
+
+@pytest.mark.parametrize("first_is_reduced", [True, False])
+@pytest.mark.parametrize("policy", ["fifo", "bytescheduler"])
+def test_ranks_join_after_backwards_that_failed_in_different_optimizers(start, policy, first_is_reduced):
+    """None waits for what another one, which joins as well, has not begun."""
+    torch.manual_seed(5)
+    first, second, third = start(3, policy=policy, timeout="8s").run(join_amid_backwards, first_is_reduced, workers=3)
+    assert first == second == third
+
+
 def joins_with_late_updates():
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1))

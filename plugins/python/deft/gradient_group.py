@@ -212,13 +212,23 @@ class GradientGroup:
                     self._send(index)
         return begun
 
-    join_begins = finish_round  # as deft.joining.ZeroGradients says
+    # ---- for join(), as deft.joining.ZeroGradients says
 
-    def give_zeros(self):
-        """A whole round of zeros, whose averages are dropped."""
+    def join_begins(self):
+        with self._calls:
+            self._fill_round()
+
+    def join_ends(self):
+        if any(self._handed):
+            self.collect()
+
+    def give_zeros(self, number):
+        if any(self._handed):
+            if self._step == number:
+                return
+            self.collect()
         for index in range(len(self._specs)):
             self._hand_over_zeros(index)
-        self.collect()
 
     def _hand_over_zeros(self, index):
         with self._calls:

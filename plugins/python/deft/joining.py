@@ -11,6 +11,10 @@ They also ask for residuals as that rank does.
 Zeros are never handed over before that: a rank's gradients make the leader order their transfer, and whatever the other
 ranks do first would wait behind it for ever.
 
+What is under way on a rank that joins, for instance after a backward that failed midway, may be other gradients than
+another rank has under way that joins, too. So a rank that joins waits for no gradients before all have joined: it
+announces what is under way, and follows the others.
+
 A rank that has no more data may let its optimizer go and join then, while others still train. So gradients that nobody
 uses any more stay until their rank begins something else than join(): a collective, or a round of others. The ranks
 that have not joined do the same in the same order, so none of them asks for these gradients from then on.
@@ -52,13 +56,19 @@ class ZeroGradients(Protocol):
     name: str
 
     def join_begins(self) -> None:
-        """Finishes the round under way."""
+        """Hands over what is missing of the round under way, and does not wait for its end.
+
+        A round in which nothing was handed over may be dropped: Joining.round_dropped()."""
+
+    def join_ends(self) -> None:
+        """Waits for the round that is still under way, and drops its result."""
 
     def rounds(self) -> int:
         """How many rounds are done."""
 
-    def give_zeros(self) -> None:
-        """Takes part in the next round with zeros, and drops its result."""
+    def give_zeros(self, number: int) -> None:
+        """Hands over zeros in round `number`, unless this rank has handed in its own gradients. Waits for an earlier
+        round that is under way, which other ranks have done."""
 
 
 class ResidualGradients(ZeroGradients, Protocol):
@@ -146,6 +156,13 @@ class Joining:
             if self._known.someone:
                 self._write({"round": [name, number]})
 
+    def round_dropped(self, name: str) -> bool:
+        """This rank, which joins, has begun a round and handed nothing over. False: others were told of the round."""
+        with self.lock:
+            if not self._known.someone:
+                self._known.rounds.pop(name, None)
+            return not self._known.someone
+
     def residuals_asked(self, name: str, number: int) -> None:
         """The next round of these gradients brings the residuals. Rank 0 tells the leader, also if it has joined."""
         with self.lock:
@@ -169,6 +186,7 @@ class Joining:
                 self._announce_all()
 
     def _announce_all(self) -> None:
+        """Rounds first: the collectives under way may be those that declare gradients."""
         for name, number in self._known.residuals.items():
             if number >= self._known.rounds.get(name, number):
                 self._write({"residuals": [name, number]})
@@ -187,6 +205,8 @@ class Joining:
     def announce_end(self) -> None:
         """This rank joins."""
         with self.lock:
+            if not self._known.someone:  # else all is announced
+                self._announce_all()
             self._known.joined, self._known.someone = True, False
             self._write({"joined": True})
             self._session.set(self._key(), b"1")
@@ -231,14 +251,16 @@ def join(session, gradients: Iterable[ZeroGradients]) -> int:
     of_name: dict[str, ZeroGradients] = {one.name: one for one in [*joining.unused(), *gradients]}
     for one in of_name.values():
         one.join_begins()
-    session.wait_for_own()
     came = [joining.begun, time.time_ns()]
     joining.announce_end()
-    everyone = session.start_barrier(f"join.{joining.round}")
     follower = _Follower(session, of_name)
-    while not everyone.poll():
+    while not follower.all_have_joined():
         follower.follow(_LOOK_S)
-    everyone.finish()
+    for one in of_name.values():
+        one.join_ends()
+    session.wait_for_own()
+    session.start_barrier(f"join.{joining.round}").finish()
+    follower.finish()
     last = _last(_gather(session, f"join.{joining.round}.last", came))
     joining.next_round()
     return last
@@ -254,14 +276,14 @@ class _Follower:
         self._question = None
         self._zeros = {}  # operations under way, by name
 
-    def follow(self, timeout_s: float) -> None:
-        """Follows the next announcement, if it comes in time."""
-        self._zeros = {name: operation for name, operation in self._zeros.items() if not _ended(operation)}
+    def all_have_joined(self) -> bool:
         if self._rank == self._session.rank:
             self._rank += 1
-        if self._rank >= self._session.size:
-            time.sleep(timeout_s)
-            return
+        return self._rank >= self._session.size
+
+    def follow(self, timeout_s: float) -> None:
+        """Follows the next announcement, if it comes in time. Some rank has not joined yet."""
+        self._zeros = {name: operation for name, operation in self._zeros.items() if not _ended(operation)}
         if self._question is None:
             self._question = self._session.ask(self._session.joining.key_of(self._rank, self._number))
         answer = self._question.answer(timeout_s)
@@ -279,6 +301,11 @@ class _Follower:
         elif self._session.joining.starts_of(said["call"][1]) < said["start"]:
             self._start(Call(*said["call"]))
 
+    def finish(self) -> None:
+        """All ranks have begun what this one follows."""
+        for operation in self._zeros.values():
+            _drop(operation)
+
     def _send_residuals(self, name: str, number: int) -> None:
         one: Any = self._gradients.get(name)  # ResidualGradients
         if one is not None and one.rounds() <= number:
@@ -287,7 +314,7 @@ class _Follower:
     def _give_zeros(self, name: str, number: int) -> None:
         one = self._gradients.get(name)
         if one is not None and one.rounds() <= number:
-            one.give_zeros()
+            one.give_zeros(number)
         elif one is None and self._session.joining.newest_round(name) < number:
             raise RuntimeError(
                 f"rank {self._session.rank} has joined and cannot take part in the gradients '{name}', which it has "
