@@ -20,8 +20,8 @@ FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_TH
 
 USAGE = "deftrun -np N [-H host:slots,...] [--hostfile F] [--nodes K] [-x VAR] [--OPTION VALUE ...] COMMAND ..."
 EPILOG = """Every option of Deft (deft options) is a flag too: --policy bytescheduler, --links gloo:eth0, ...
-Workers get OMP_NUM_THREADS so that they share the machine's cores, where it is not set.
-Exit status: the first failing worker's, 128 + N where signal N killed it, 1 where Deft failed, 2 for wrong usage."""
+If OMP_NUM_THREADS is not set, workers get one with which they share the machine's cores.
+Exit status: the first failing worker's, 128 + N if signal N killed it, 1 if Deft failed, 2 for wrong usage."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ def make_parser(names: list[str], retired: dict[str, str]) -> argparse.ArgumentP
     parser = argparse.ArgumentParser(
         prog="deftrun",
         usage=USAGE,
-        description="Starts a training run: daemons where none run, and N workers; ends them all together.",
+        description="Starts a training run: N workers, and a daemon on each node that has none; ends them all together.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
