@@ -1,13 +1,16 @@
 """What ranks have to agree on before gloo runs a collective of theirs, and how they find out.
 
-    agreement = Alike("broadcast of 6 float32, root 0")
-    operation = agreement.start("c10d.0.5")      # the same name on all ranks; waits for nobody
-    agreement.finish(operation)                  # waits; DeftError with the same text on all ranks if they differ
+    asking = ByDeft("c10d.0", numbers)           # of a group of all ranks; c10d_subgroup has ByGloo
+    ask = asking.next(Alike("broadcast of 6 float32, root 0"))
+    ask(settle)                                  # waits for nobody; settle(finish) is called when all ranks have asked
+    finish()                                     # DeftError with the same text on all ranks if they differ
 
 gloo compares nothing. Ranks that ask it for different things get parts of other data, wait until a timeout, or lose the
 connection that all later collectives need.
 """
 
+import functools
+import itertools
 import math
 
 from deft import world
@@ -16,6 +19,8 @@ from deft.session import INT64
 
 import torch
 import torch.distributed as dist
+
+from .c10d_futures import origin_of_this_call
 
 
 def count_of(tensors):
@@ -42,6 +47,8 @@ def terms_of(option):
 class Alike:
     """All ranks say the same `terms`."""
 
+    numbers = ()
+
     def __init__(self, terms):
         self.terms = terms
 
@@ -51,37 +58,68 @@ class Alike:
     def finish(self, operation):
         operation.finish()
 
+    def problem(self, _numbers, _ranks):
+        """Beside the terms there is nothing to compare."""
+        return ""
+
 
 class MatchingSplits:
     """What each rank sends to another is what that one takes from it. Both are numbers of elements, by rank."""
 
     def __init__(self, terms, sends, takes):
         self.terms = terms
-        self._mine = torch.tensor([sends, takes], dtype=torch.int64)
-        self._all = torch.empty((len(sends), *self._mine.shape), dtype=torch.int64)
+        self.numbers = (*sends, *takes)
 
     def start(self, name):
-        counts = [self._mine.numel()] * len(self._all)
-        self._name = name
+        size, self._name = len(self.numbers) // 2, name
+        self._mine = torch.tensor(self.numbers, dtype=torch.int64)
+        self._all = torch.empty((size, 2 * size), dtype=torch.int64)
+        counts = [2 * size] * size
         return world.session().allgather(name, self._mine.data_ptr(), counts, INT64, self.terms)
 
     def finish(self, operation):
         operation.finish(self._all.data_ptr())
-        problem = _first_difference(self._all.tolist())
+        problem = self.problem(self._all.tolist(), range(len(self._all)))
         if problem:
             raise DeftError(EMISMATCH, f"operation '{self._name}': {self.terms}: {problem}")
 
+    def problem(self, numbers, ranks):
+        """`numbers`: of each of the `ranks`. Empty: all match."""
+        size = len(ranks)
+        return _first_difference([(row[:size], row[size:]) for row in numbers], ranks)
 
-def _first_difference(table):
-    """`table`: of each rank, what it sends and what it takes."""
-    for rank, (sends, _) in enumerate(table):
+
+class ByDeft:
+    """The ranks of the whole job ask each other. `prefix`: of the names, the same on all ranks. `numbers` counts what
+    no callback of a future starts."""
+
+    def __init__(self, prefix, numbers):
+        self._prefix, self._numbers = prefix, numbers
+        self._numbers_in_callbacks = itertools.count(1)
+
+    def next(self, agreement):
+        return functools.partial(self._ask, agreement, self._next_name())
+
+    def _next_name(self):
+        if origin_of_this_call() is None:
+            return f"{self._prefix}.{next(self._numbers)}"
+        return f"{self._prefix}.callbacks.{next(self._numbers_in_callbacks)}"
+
+    def _ask(self, agreement, name, settle):
+        operation = agreement.start(name)
+        operation.when_done(lambda _error: settle(lambda: agreement.finish(operation)))
+
+
+def _first_difference(table, ranks):
+    """`table`: of each of the ranks, what it sends and what it takes."""
+    for rank, (sends, _) in zip(ranks, table):
         if min(sends) < 0:
             return f"rank {rank} cannot split its tensors so"
     for sender, (sends, _) in enumerate(table):
         for receiver, count in enumerate(sends):
             taken = table[receiver][1][sender]
             if count != taken:
-                return f"rank {sender} sends {count} elements to rank {receiver}, which takes {taken}"
+                return f"rank {ranks[sender]} sends {count} elements to rank {ranks[receiver]}, which takes {taken}"
     return ""
 
 

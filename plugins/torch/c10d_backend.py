@@ -75,8 +75,7 @@ class DeftProcessGroup(GlooCollectives):
         else:
             _await_members(options, self._store)
         self._whole = options.group_size == world.size()  # in any order: a reduction does not see it
-        prefix = self._prefix if self._whole and options.group_size > 1 else None
-        self.open_gloo(options, self._store, prefix, self._numbers)
+        self.open_gloo(options, self._store, self._prefix if self._whole else None, self._numbers)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
         if self._whole:

@@ -1,19 +1,18 @@
 """The collectives of torch.distributed that gloo runs.
 
-In a group of all ranks the ranks first agree through Deft on what they are going to do (c10d_agreement.py). If they
-differ, all get the same error, and gloo hears nothing of it. A call waits for no rank: it notes what is to begin when
-all agree. Operations begin in the order of their calls, because gloo matches them by their order. torch's C++ may ask
-gloo for something at once, in between, so that has connections of its own.
+The ranks of a group first agree on what they are going to do: through Deft in a group of all ranks
+(c10d_agreement.py), through a gloo group of its own in a subgroup (c10d_subgroup.py). If they differ, all get the same
+error, and gloo hears nothing of it. A call waits for no rank: it notes what is to begin when all agree. Operations
+begin in the order of their calls, because gloo matches them by their order. torch's C++ may ask gloo for something at
+once, in between, so that has connections of its own.
 
-Two operations that FSDP2 calls for each layer go to gloo at once, because an agreement would take as long as they do:
-ranks agree on them only if TORCH_DISTRIBUTED_DEBUG=DETAIL asks for it. So it is with all operations in a group of some
-ranks. There torch itself compares if it is asked for it, and then a call waits for the other ranks.
+Operations that FSDP2 or tensor parallelism calls for each layer go to gloo at once, because an agreement would take
+longer than they do: ranks agree on them only if TORCH_DISTRIBUTED_DEBUG=DETAIL asks for it.
 """
 
 import collections
 import dataclasses
 import functools
-import itertools
 import threading
 from typing import NamedTuple
 
@@ -22,8 +21,9 @@ from deft import DeftError
 import torch
 import torch.distributed as dist
 
-from .c10d_agreement import Alike, count_of, splits_of_lists, splits_of_rows, terms_of
-from .c10d_futures import origin_of_this_call, threads
+from .c10d_agreement import Alike, ByDeft, count_of, splits_of_lists, splits_of_rows, terms_of
+from .c10d_futures import threads
+from .c10d_subgroup import ByGloo
 from .c10d_work import DeftWork, as_backend_error, await_event
 from .compiling import hidden, hidden_methods
 
@@ -34,13 +34,14 @@ class _Kind(NamedTuple):
     agreed: int = 0  # the place of those that have equally many elements on all ranks
     larger: int | None = None  # the place of those that have as many for each rank; a rank may have none
     is_frequent: bool = False
+    is_frequent_in_subgroups: bool = False
 
 
 _KINDS = {
     "barrier": _Kind("barrier", 0),
     "broadcast": _Kind("broadcast"),
     "reduce": _Kind("reduce"),
-    "allreduce": _Kind("all_reduce by gloo"),
+    "allreduce": _Kind("all_reduce by gloo", is_frequent_in_subgroups=True),
     "allreduce_coalesced": _Kind("all_reduce_coalesced"),
     "allgather": _Kind("all_gather", 2, agreed=1, larger=0),
     "_allgather_base": _Kind("all_gather_into_tensor", 2, agreed=1, larger=0, is_frequent=True),
@@ -130,31 +131,23 @@ class _Call:
 
 
 class _InOrder:
-    """Begins works in the order of add(), each when all ranks agree on it. `prefix`: of the names, the same on all
-    ranks. `numbers` counts what no callback of a future starts."""
+    """Begins works in the order of add(), each when all ranks agree on it. `asking` is a ByDeft or a ByGloo."""
 
-    def __init__(self, prefix, numbers):
-        self._prefix, self._numbers = prefix, numbers
-        self._numbers_in_callbacks = itertools.count(1)
-        self._lock = threading.RLock()  # when_done() may call back at once
+    def __init__(self, asking):
+        self._asking = asking
+        self._lock = threading.RLock()  # what is asked may be settled at once
         self._waiting = collections.deque()  # of _Call
 
     def add(self, work, agreement):
         call = _Call(work)
-        with self._lock:
-            self._waiting.append(call)
-            name = self._next_name()
         try:
-            operation = agreement.start(name)
-            operation.when_done(lambda _error: self._settle(call, lambda: agreement.finish(operation)))
-        except (DeftError, ValueError) as error:
+            with self._lock:
+                self._waiting.append(call)
+                ask = self._asking.next(agreement)
+            ask(functools.partial(self._settle, call))
+        except (DeftError, ValueError, RuntimeError) as error:
             self._settle(call, functools.partial(_raise, error))
         return work
-
-    def _next_name(self):
-        if origin_of_this_call() is None:
-            return f"{self._prefix}.{next(self._numbers)}"
-        return f"{self._prefix}.callbacks.{next(self._numbers_in_callbacks)}"
 
     def _settle(self, call, finish):
         try:
@@ -177,19 +170,21 @@ class GlooCollectives(dist.ProcessGroup):
     """What gloo runs of a process group. open_gloo() comes before all else; `_gloo` is of what torch itself asks."""
 
     def open_gloo(self, options, store, prefix, numbers):
-        """`prefix` and `numbers` name what all ranks agree on; a prefix of None: nothing."""
+        """`prefix` and `numbers` name what all ranks of the job agree on; a prefix of None: this is a subgroup."""
         place = (options.group_rank, options.group_size, options.timeout)
         self._gloo = self._agreed_gloo = dist.ProcessGroupGloo(store, *place)
-        self._in_order = None
+        self._terms_gloo = self._in_order = None
+        if options.group_size == 1:
+            return
+        self._agreed_gloo = dist.ProcessGroupGloo(dist.PrefixStore("agreed", store), *place)
         if prefix is not None:
-            self._agreed_gloo = dist.ProcessGroupGloo(dist.PrefixStore("agreed", store), *place)
-            self._in_order = _InOrder(prefix, numbers)
-        elif _is_detailed():  # as torch does for groups of the backend gloo
-            compare = dist.distributed_c10d._create_process_group_wrapper
-            self._gloo = self._agreed_gloo = compare(self._gloo, "compared", store, *place)
+            self._in_order = _InOrder(ByDeft(prefix, numbers))
+        else:
+            self._terms_gloo = dist.ProcessGroupGloo(dist.PrefixStore("terms", store), *place)
+            self._in_order = _InOrder(ByGloo(self._terms_gloo, options.global_ranks_in_group))
 
     def gloos(self):
-        return {self._gloo, self._agreed_gloo}
+        return {self._gloo, self._agreed_gloo, self._terms_gloo} - {None}
 
     def limit_s(self, arguments=()):
         """How long a wait may take, by an argument that has c10d's options."""
@@ -269,7 +264,8 @@ def _elements(tensors):
 
 def _method(name, kind):
     def method(self, *arguments, **named):
-        if kind.is_frequent and not _is_detailed():
+        is_frequent = kind.is_frequent or (kind.is_frequent_in_subgroups and self._terms_gloo is not None)
+        if is_frequent and not _is_detailed():
             return getattr(self._gloo, name)(*arguments, **named)
         return self.ask_gloo(name, _agreement_of(kind, arguments, named, self.size()), arguments, named)
 

@@ -264,22 +264,72 @@ def test_a_wait_for_other_ranks_can_be_interrupted(start):
 
 
 def differ_in_a_subgroup(port):
-    """torch compares, if it is told to."""
-    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    """Each pair makes a mistake of its own; the ranks of the job are named, not their places in the pair."""
     open_group(port, timeout=datetime.timedelta(seconds=20))
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     rank = dist.get_rank()
-    mine, root = pairs[rank // 2], rank // 2 * 2
-    with pytest.raises(RuntimeError, match="Detected mismatch between collectives on ranks"):
-        dist.broadcast(torch.zeros(2 + rank), root, mine)
-    x = torch.tensor([float(rank)])
-    dist.broadcast(x, root, mine)
-    assert x.item() == root
-    dist.all_reduce(x, group=mine)
-    assert x.item() == 2 * root
+    mine, first = pairs[rank // 2], rank // 2 * 2
+    is_first, other = rank == first, first + 1
+    texts = []
+    for mistake in (
+        lambda: dist.broadcast(torch.zeros(2 + rank), first, mine),
+        lambda: dist.all_to_all(zeros(1, 2), zeros(1, 3 if is_first else 2), mine),
+        lambda: dist.barrier(mine) if is_first else dist.reduce(torch.zeros(3), first, group=mine),
+    ):
+        with pytest.raises(dist.DistBackendError) as error:
+            mistake()
+        texts.append(str(error.value))
+        assert_pair_works(mine, first)
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    with pytest.raises(dist.DistBackendError, match="all_gather_into_tensor of 2 float32"):
+        dist.all_gather_into_tensor(torch.zeros(4 if is_first else 6), torch.zeros(2 if is_first else 3), mine)
+    with pytest.raises(dist.DistBackendError, match=f"all_reduce by gloo of {2 + rank} float32, SUM"):
+        dist.all_reduce(torch.zeros(2 + rank), group=mine)
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    assert_pair_works(mine, first)
+    assert_all_works()
     close_group()
-    return True
+    expected = [
+        f"rank {first} for broadcast of {2 + first} float32, root 0; rank {other} for broadcast of {2 + other} float32",
+        f"all_to_all of float32: rank {first} sends 3 elements to rank {other}, which takes 1",
+        f"rank {first} for barrier; rank {other} for reduce of 3 float32, SUM, root 0",
+    ]
+    assert all(words in text for words, text in zip(expected, texts, strict=True)), texts
+    return texts
 
 
-def test_torch_can_compare_what_a_subgroup_is_asked_for(start):
-    assert all(start(1).run(differ_in_a_subgroup, free_port(), workers=4))
+def assert_pair_works(pair, first):
+    x = torch.tensor([float(dist.get_rank())])
+    dist.broadcast(x, first, pair)
+    assert x.item() == first
+    sums = [torch.full((2,), float(number)) for number in range(3)]
+    works = [dist.all_reduce(one, group=pair, async_op=True) for one in sums]
+    parts = zeros(1, 1)
+    dist.all_gather(parts, torch.tensor([float(dist.get_rank())]), pair)
+    for work in works:
+        work.wait()
+    assert [one.tolist() for one in sums] == [[2 * number] * 2 for number in range(3)]
+    assert [part.item() for part in parts] == [first, first + 1]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_difference_in_a_subgroup_is_the_same_error_on_its_ranks(start, nodes):
+    texts = start(nodes).run(differ_in_a_subgroup, free_port(), workers=4)
+    assert texts[0] == texts[1] and texts[2] == texts[3]
+
+
+def cross_subgroups(port):
+    """Ranks call two groups in different orders, and wait afterwards."""
+    open_group(port, timeout=datetime.timedelta(seconds=20))
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    groups = [dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])]
+    order = groups if dist.get_rank() == 0 else groups[::-1] if dist.get_rank() < 3 else []
+    values = {group: torch.full((4,), float(groups.index(group) + 1)) for group in order}
+    for work in [dist.all_reduce(values[group], group=group, async_op=True) for group in order]:
+        work.wait()
+    close_group()
+    return [value.tolist() for _, value in sorted(values.items(), key=lambda item: groups.index(item[0]))]
+
+
+def test_a_call_in_a_subgroup_waits_for_nobody(start):
+    assert start(1).run(cross_subgroups, free_port(), workers=4) == [[[3.0] * 4, [6.0] * 4]] * 3 + [[]]

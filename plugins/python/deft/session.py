@@ -436,7 +436,7 @@ class Session:
         self._names.check(name)
         self.joining.begins()
         sizes = (c_size_t * len(counts))(*counts) if counts else None
-        spec = _native.Collective(collective, dtype, op, root, name.encode(), _short(terms), address, sizes)
+        spec = _native.Collective(collective, dtype, op, root, name.encode(), shortened(terms), address, sizes)
         handle = c_void_p()
         call(lib.deft_start, self.handle(), byref(spec), byref(handle))
         operation = Operation(self, handle, name)
@@ -446,7 +446,7 @@ class Session:
         return operation
 
 
-def _short(terms: str) -> bytes:
+def shortened(terms: str) -> bytes:
     """`terms` in at most 512 bytes: of longer ones the beginning, and a hash of all."""
     text = terms.encode()
     if len(text) <= _MOST_TERMS:
