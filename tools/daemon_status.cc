@@ -51,11 +51,22 @@ double number(const json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
 }
 
+// "-" if nothing is known.
+std::string milliseconds(double us) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f ms", us / 1e3);
+  return us > 0 ? text : "-";
+}
+
+// Compute and waiting together are the time of a step.
 std::string workers_table(const json& job) {
-  std::vector<std::vector<std::string>> rows{{"rank", "pid", "state"}};
-  for (const auto& worker : list_of(job, "workers"))
-    rows.push_back(
-        {cell(worker, "rank"), cell(worker, "pid"), flag_of(worker, "attached", false) ? "attached" : "gone"});
+  std::vector<std::vector<std::string>> rows{{"rank", "pid", "state", "steps", "compute a step", "waits a step"}};
+  for (const auto& worker : list_of(job, "workers")) {
+    const double waited_us = number(worker, "waited_us");
+    rows.push_back({cell(worker, "rank"), cell(worker, "pid"), flag_of(worker, "attached", false) ? "attached" : "gone",
+                    cell(worker, "steps"), milliseconds(number(worker, "compute_us")),
+                    milliseconds(waited_us / std::max(1.0, number(worker, "steps")))});
+  }
   return rows.size() > 1 ? table(rows) : "";
 }
 
@@ -95,9 +106,7 @@ std::string nodes_table(const json& job) {
   for (const auto& node : list_of(*leader, "nodes")) {
     const double step_us = number(node, "step_us");
     if (step_us <= 0) continue;
-    char compute[32];
-    std::snprintf(compute, sizeof compute, "%.1f ms", step_us / 1e3);
-    rows.push_back({cell(node, "host"), cell(node, "ranks"), compute});
+    rows.push_back({cell(node, "host"), cell(node, "ranks"), milliseconds(step_us)});
   }
   return rows.size() > 1 ? table(rows) : "";
 }

@@ -118,7 +118,10 @@ def test_a_long_status_comes_in_pieces(no_daemon):
         "node": 0,
         "nodes": 2,
         "leads": True,
-        "workers": [{"rank": 0, "pid": 41, "attached": True}, {"rank": 1, "pid": 42, "attached": False}],
+        "workers": [
+            {"rank": 0, "pid": 41, "attached": True, "steps": 10, "compute_us": 351234.0, "waited_us": 1050000},
+            {"rank": 1, "pid": 42, "attached": False},
+        ],
         "links": [{"name": "gloo:eth0", "open": True, "parts": 7, "busy_us": 1500000, "waiting": 2}],
         "groups": [{"id": 0, "tensors": 12, "buckets": 3, "bytes": 17500000, "step": 9}],
         "leader": {
@@ -145,7 +148,8 @@ def test_a_long_status_comes_in_pieces(no_daemon):
     fake_daemon(no_daemon, [text_packet(text[:100], False), text_packet(text[100:], True)])
     out = deft("status").stdout
     assert "job mnist: running, policy fifo, compression int8, world 2, node 0 of 2 (leads)" in out
-    assert re.search(r"1 +42 +gone", out)
+    assert re.search(r"0 +41 +attached +10 +351.2 ms +105.0 ms$", out, re.MULTILINE)
+    assert re.search(r"1 +42 +gone +- +- +-$", out, re.MULTILINE)
     assert re.search(r"gloo:eth0 +open +7 +3.0 MB +800.0 KB +1.5 s +2", out)
     assert re.search(r"a +\[0\] +351.2 ms", out)
     assert not re.search(r"^ *b +\[1\]", out, re.MULTILINE), "nothing is known of its steps yet"
