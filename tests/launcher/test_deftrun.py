@@ -265,9 +265,23 @@ def test_a_flag_that_existed_once_says_what_to_write_instead(old, instead):
 
 def test_a_policy_that_does_not_exist_is_refused_with_a_suggestion():
     result = deftrun("-np", "2", "--policy", "fifoo", "true")
-    assert result.returncode != 0
-    assert "DEFT_POLICY: 'fifoo' is none of" in last_block(result)
-    assert "did you mean fifo?" in last_block(result)
+    assert result.returncode == 2
+    assert "deftrun: --policy: 'fifoo' is none of" in result.stderr
+    assert "did you mean fifo?" in result.stderr
+
+
+def test_a_wrong_value_of_a_flag_is_told_under_the_name_of_the_flag(monkeypatch):
+    monkeypatch.setenv("DEFT_BUCKET_BYTES", "2MB")
+    result = deftrun("-np", "2", "--bucket-bytes", "3XB", "true")
+    assert result.returncode == 2
+    assert result.stderr.startswith("deftrun: --bucket-bytes: '3XB' is not a size")
+
+
+@pytest.mark.parametrize(("flag", "value"), [("-np", "two"), ("-np", "0"), ("--grace", "soon"), ("--grace", "-1")])
+def test_a_number_that_is_none_is_told(flag, value):
+    result = deftrun("-np", "1", flag, value, "true")
+    assert result.returncode == 2
+    assert f"{value} is not" in result.stderr
 
 
 def test_a_nic_that_does_not_exist_is_named():

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ def make_parser(names: list[str], retired: dict[str, str]) -> argparse.ArgumentP
     parser = argparse.ArgumentParser(
         prog="deftrun",
         usage=USAGE,
-        description="Starts a training run: N workers, and a daemon on each node that has none; ends them all together.",
+        description="Starts a training run: N workers, and a daemon where none runs; ends them all together.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -102,14 +103,16 @@ def make_parser(names: list[str], retired: dict[str, str]) -> argparse.ArgumentP
 
 
 def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
+    if not re.fullmatch("[0-9]+", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
+    return int(text)
 
 
 def seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
     if not 0 <= value <= DAY_SECONDS:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and {DAY_SECONDS}")
     return value
@@ -152,13 +155,32 @@ def deft_options(given: argparse.Namespace) -> dict[str, str]:
     return found
 
 
+def as_variables(flags: dict[str, str]) -> dict[str, str]:
+    """For programs that deftrun asks: all users can read the words of a command line, and a token may be among them."""
+    return {f"DEFT_{name.upper()}": value for name, value in flags.items()}
+
+
+def check_values(flags: dict[str, str]) -> None:
+    """A wrong value is told at once, and under the name that the user wrote. The flag file may be on other machines."""
+    known = as_variables({name: value for name, value in flags.items() if name != "flag_file"})
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
+    asked = subprocess.run(
+        [program("deft"), "options", "--given"], env={**clean, **known}, capture_output=True, text=True
+    )
+    if asked.returncode == 0:
+        return
+    text = asked.stderr.strip().removeprefix("deft options: ")
+    for name in flags:
+        text = text.replace(f"DEFT_{name.upper()}:", f"--{name.replace('_', '-')}:")
+    raise UsageError(text)
+
+
 def given_options(flags: dict[str, str]) -> dict[str, str]:
     """What flags, variables and the flag file say, by name. A flag wins over a variable, a variable over the file.
 
     Daemons and workers refuse what is wrong, and the file may lie on their machines alone. So both say nothing here.
     """
-    as_variables = {f"DEFT_{name.upper()}": value for name, value in flags.items()}  # words are there for all to read
-    environment = {**os.environ, **as_variables}
+    environment = {**os.environ, **as_variables(flags)}
     for more in ({}, {"DEFT_FLAG_FILE": ""}):
         words = [program("deft"), "options", "--given"]
         asked = subprocess.run(words, env={**environment, **more}, capture_output=True, text=True)
@@ -194,7 +216,9 @@ def parse(words: list[str]) -> Run | None:
         raise UsageError("no command to run is given")
     explicit, inherited = forwarded(given)
     of_daemons = {option["name"] for option in known if option["daemons_only"]}
-    run = Run(command, place(given), deft_options(given), of_daemons, {**inherited, **explicit})
+    options = deft_options(given)
+    check_values(options)
+    run = Run(command, place(given), options, of_daemons, {**inherited, **explicit})
     run.start_timeout, run.grace, run.verbose = given.start_timeout, given.grace, given.verbose
     os.environ.update(explicit)
     return run
