@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from deft._native import DeftError
+
 Made = TypeVar("Made")
 
 
@@ -26,6 +28,8 @@ def interruptible(function: Callable[[], Made], undo: Callable[[Made], object]) 
     threading.Thread(target=run, name="deft opens", daemon=True).start()
     try:
         return made.result()
-    except BaseException:
+    except BaseException as error:
         made.add_done_callback(lambda late: None if late.exception() else undo(late.result()))
+        if isinstance(error, DeftError):
+            raise error.with_traceback(None)  # the frames of the other thread tell users nothing
         raise
