@@ -31,5 +31,5 @@ def interruptible(function: Callable[[], Made], undo: Callable[[Made], object]) 
     except BaseException as error:
         made.add_done_callback(lambda late: None if late.exception() else undo(late.result()))
         if isinstance(error, DeftError):
-            raise error.with_traceback(None)  # the frames of the other thread tell users nothing
+            raise error.with_traceback(None) from None  # the frames of the other thread tell users nothing
         raise
