@@ -63,11 +63,15 @@ void ConnectionBudget::look() {
   look_later();
 }
 
+// ZeroMQ frees the memory of an ended connection some time after its end. So what ends shortly before the heap gives back has a turn of
+// its own after that.
 void ConnectionBudget::give_back_later() {
-  if (give_back_ != 0) return;
+  gives_back_again_ = give_back_ != 0;
+  if (gives_back_again_) return;
   give_back_ = reactor_.after(kGiveBackUs, [this] {
     give_back_ = 0;
     reactor_.offload(BlockingWork::kNobody, give_back_free_memory);
+    if (gives_back_again_) give_back_later();
   });
 }
 

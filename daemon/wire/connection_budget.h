@@ -48,6 +48,7 @@ class ConnectionBudget {
   Reactor::TimerId look_ = 0;  // 0: there is no connection
   TimeUs look_due_us_ = 0;
   Reactor::TimerId give_back_ = 0;  // 0: nothing was ended
+  bool gives_back_again_ = false;   // something was ended since the timer was set
   bool messages_wait_ = false;
   std::uint64_t ended_ = 0;
   RateLimit lines_;
