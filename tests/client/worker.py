@@ -12,6 +12,7 @@ import time
 import deft
 import numpy as np
 from arena_memory import is_mapped, settled
+from arrivals import await_all_workers
 from held import held
 
 FLOATS = {deft.FLOAT32: np.float32, deft.FLOAT64: np.float64, deft.FLOAT16: np.float16}
@@ -477,15 +478,6 @@ def closes_while_forked(session):
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     allreduce(session)
-
-
-def await_all_workers():
-    """Imports of one rank may take longer than a short timeout after those of another."""
-    arrivals = os.environ["ARRIVALS"]
-    with open(f"{arrivals}.{os.environ['RANK']}", "w"):
-        pass
-    while not all(os.path.exists(f"{arrivals}.{rank}") for rank in range(int(os.environ["WORLD_SIZE"]))):
-        time.sleep(0.005)
 
 
 def main():
