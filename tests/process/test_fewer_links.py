@@ -52,7 +52,7 @@ def test_replay_leaves_out_a_link(on_two_links):
 def optimize_with_pass(job: Job, folder: Path, changes: str, *words: str) -> subprocess.CompletedProcess:
     file = folder / "passes.py"
     file.write_text(f"import deft\n\n@deft.optimization_pass\ndef mine(job, best):\n    {changes}\n")
-    return deft("optimize", str(job.traces), "--budget", "6s", "--policy", "fifo", "--pass", str(file), *words)
+    return deft("optimize", str(job.traces), "--budget", "60s", "--policy", "fifo", "--pass", str(file), *words)
 
 
 def test_a_pass_may_leave_out_links(on_two_links, tmp_path):

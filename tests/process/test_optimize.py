@@ -172,7 +172,7 @@ def test_a_signal_ends_the_command_and_leaves_no_traces(simulated, number):
     scratch.mkdir()
     script = f"echo $$ > {marker}.new; mv {marker}.new {marker}; exec sleep 1000"
     words = ["--policy", "dear", "--verify", "sh", "-c", script]
-    command = [BUILD / "bin/deft", "optimize", simulated, "--budget", "9s", *words]
+    command = [BUILD / "bin/deft", "optimize", simulated, "--budget", "60s", *words]
     environment = os.environ | {"TMPDIR": str(scratch)}
     # Whoever starts the tests in the background may have interrupts ignored, and so they would stay.
     ready = {"start_new_session": True, "preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
@@ -192,7 +192,7 @@ def simulated(tmp_path):
 
 
 def test_what_is_written_and_printed_leads_to_the_settings_that_were_found(simulated):
-    found = deft("optimize", str(simulated), "--budget", "9s")
+    found = deft("optimize", str(simulated), "--budget", "60s")
     flags = simulated / "optimized.flags"
     lines = flags.read_text().splitlines()
     options = dict(line.split(" = ") for line in lines if not line.startswith("#"))
@@ -203,7 +203,7 @@ def test_what_is_written_and_printed_leads_to_the_settings_that_were_found(simul
 
 
 def test_a_gain_within_what_replay_may_err_by_is_told_and_not_written(simulated):
-    found = deft("optimize", str(simulated), "--budget", "9s", "--policy", "dear")
+    found = deft("optimize", str(simulated), "--budget", "60s", "--policy", "dear")
     assert "DEFT_POLICY=dear would win 2.8 % by replay, too little to be sure of it (6.0 %)" in found.stdout
     assert "--verify" in found.stdout and not (simulated / "optimized.flags").exists()
 
@@ -220,7 +220,7 @@ def test_what_another_job_got_does_not_stay_in_the_folder(simulated):
     flags = simulated / "optimized.flags"
 
     def optimize(*words: str) -> str:
-        found = deft("optimize", str(simulated), "--budget", "9s", "--policy", "fifo", *words)
+        found = deft("optimize", str(simulated), "--budget", "60s", "--policy", "fifo", *words)
         assert found.returncode == 0 and "keep them" in found.stdout
         return found.stderr
 
@@ -270,7 +270,7 @@ def test_a_codec_is_taken_if_it_is_allowed_and_wins(simulated):
     flags = simulated / "optimized.flags"
 
     def optimize(*words: str) -> dict:
-        found = json_of(deft("optimize", str(simulated), "--budget", "4s", "--json", *words))
+        found = json_of(deft("optimize", str(simulated), "--budget", "60s", "--json", *words))
         assert found["worth_it"] and ("compression = int8" in flags.read_text()) == bool(words)
         return found
 
@@ -281,7 +281,7 @@ def test_a_codec_is_taken_if_it_is_allowed_and_wins(simulated):
 
 def test_a_codec_that_is_suggested_goes_with_the_settings_that_are_kept(simulated):
     """And not with those that were found, and do not win enough."""
-    found = deft("optimize", str(simulated), "--budget", "9s", "--policy", "mgwfbp")
+    found = deft("optimize", str(simulated), "--budget", "60s", "--policy", "mgwfbp")
     kept = json_of(deft("replay", str(simulated), "--compression", "int8", "--json"))[0]["step_us_p50"]
     assert "keep them" in found.stdout
     assert f"compression = int8 would make it {kept / 1000:.1f} ms" in found.stdout
@@ -306,7 +306,7 @@ def idle(job, best):
 def test_passes_of_a_user_propose_settings(simulated):
     file = simulated / "my passes.py"
     file.write_text(PASSES)
-    words = ["optimize", str(simulated), "--budget", "9s", "--policy", "fifo"]
+    words = ["optimize", str(simulated), "--budget", "60s", "--policy", "fifo"]
     alone, found = json_of(deft(*words, "--json")), json_of(deft(*words, "--json", "--pass", str(file)))
     assert alone["settings"]["policy"] == "auto" and not alone["options"] and "passes" not in alone
     assert found["settings"]["policy"] == "usbyte" and found["step_us"] < 0.95 * alone["step_us"]
@@ -344,7 +344,7 @@ def test_a_pass_that_is_wrong_is_named(simulated, body, complaint):
     file = simulated / "wrong.py"
     register = f"import deft\n\n@deft.optimization_pass\ndef mine(job, best):\n    {body}\n"
     file.write_text(register if body else "import deft\n")
-    failed = deft("optimize", str(simulated), "--budget", "3s", "--policy", "fifo", "--pass", str(file))
+    failed = deft("optimize", str(simulated), "--budget", "9s", "--policy", "fifo", "--pass", str(file))
     assert failed.returncode == 2 and failed.stdout == ""
     assert complaint in failed.stderr, failed.stderr
 
@@ -355,16 +355,16 @@ def test_an_answer_counts_once(simulated):
     yields = "return [{'policy': 'usbyte'}]"
     register = f"import deft\n\n@deft.optimization_pass\ndef mine(job, best):\n    {once}; {yields}\n"
     file.write_text(register)
-    failed = deft("optimize", str(simulated), "--budget", "9s", "--policy", "fifo", "--pass", str(file))
+    failed = deft("optimize", str(simulated), "--budget", "60s", "--policy", "fifo", "--pass", str(file))
     assert failed.returncode == 2 and "a pass has ended Python without an answer" in failed.stderr, failed.stdout
 
 
 def test_passes_keep_the_buckets_of_a_running_job(simulated):
     file = simulated / "buckets.py"
     file.write_text("import deft\n\n@deft.optimization_pass\ndef mine(job, best):\n    yield {'bucket_bytes': 65536}\n")
-    failed = deft("optimize", str(simulated), "--budget", "3s", "--running", "--pass", str(file))
+    failed = deft("optimize", str(simulated), "--budget", "60s", "--running", "--pass", str(file))
     assert failed.returncode == 2 and "pass mine proposes other buckets" in failed.stderr
-    missing = deft("optimize", str(simulated), "--budget", "3s", "--pass", str(simulated / "none.py"))
+    missing = deft("optimize", str(simulated), "--budget", "60s", "--pass", str(simulated / "none.py"))
     assert missing.returncode == 2 and "none.py failed: FileNotFoundError" in missing.stderr
 
 
