@@ -13,13 +13,11 @@ import functools
 import threading
 
 from deft._native import EMISMATCH, DeftError
-from deft.session import shortened
+from deft.session import MOST_TERMS_BYTES, shortened
 
 import torch
 
 from .c10d_futures import threads
-
-_TEXT_BYTES = 512
 
 
 class ByGloo:
@@ -54,8 +52,8 @@ class ByGloo:
 
     def _finish(self, agreement, work, mine, said):
         work.wait()
-        texts, numbers = said[:, :_TEXT_BYTES], said[:, _TEXT_BYTES:]
-        if not bool((texts == mine[:_TEXT_BYTES]).all()):
+        texts, numbers = said[:, :MOST_TERMS_BYTES], said[:, MOST_TERMS_BYTES:]
+        if not bool((texts == mine[:MOST_TERMS_BYTES]).all()):
             raise DeftError(EMISMATCH, f"ranks ask for different things: {self._described(texts.tolist())}")
         problem = agreement.problem([row.view(torch.int64).tolist() for row in numbers], self._ranks)
         if problem:
@@ -73,5 +71,5 @@ class ByGloo:
         numbers = agreement.numbers or [0] * count
         if len(numbers) != count:
             numbers = [-1] * count  # no rank can split its tensors so
-        text = shortened(agreement.terms).ljust(_TEXT_BYTES, b"\0")
+        text = shortened(agreement.terms).ljust(MOST_TERMS_BYTES, b"\0")
         return torch.frombuffer(bytearray(text + array.array("q", numbers).tobytes()), dtype=torch.uint8)

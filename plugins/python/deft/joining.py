@@ -11,9 +11,8 @@ They also ask for residuals as that rank does.
 Zeros are never handed over before that: a rank's gradients make the leader order their transfer, and whatever the other
 ranks do first would wait behind it for ever.
 
-What is under way on a rank that joins, for instance after a backward that failed midway, may be other gradients than
-another rank has under way that joins, too. So a rank that joins waits for no gradients before all have joined: it
-announces what is under way, and follows the others.
+Two ranks that join may have different gradients under way, for instance after backwards that failed midway. So a rank
+that joins waits for no gradients before all have joined: it announces its own, and follows the others.
 
 A rank that has no more data may let its optimizer go and join then, while others still train. So gradients that nobody
 uses any more stay until their rank begins something else than join(): a collective, or a round of others. The ranks

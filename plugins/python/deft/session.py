@@ -25,7 +25,7 @@ SUM, MIN, MAX = 1, 2, 3
 FORWARD, BACKWARD = 1, 2
 
 _ALLREDUCE, _BROADCAST, _ALLGATHER, _BARRIER = 1, 2, 3, 4
-_MOST_TERMS = 512  # bytes
+MOST_TERMS_BYTES = 512  # of a call, for ranks to compare
 _STORE_VALUE_BYTES = 4096
 _LOOK_S = 0.002
 _DTYPE_BYTES = {FLOAT32: 4, FLOAT64: 8, FLOAT16: 2, BFLOAT16: 2, INT32: 4, INT64: 8, UINT8: 1, INT8: 1}
@@ -447,9 +447,9 @@ class Session:
 
 
 def shortened(terms: str) -> bytes:
-    """`terms` in at most 512 bytes: of longer ones the beginning, and a hash of all."""
+    """`terms` in at most MOST_TERMS_BYTES: of longer ones the beginning, and a hash of all."""
     text = terms.encode()
-    if len(text) <= _MOST_TERMS:
+    if len(text) <= MOST_TERMS_BYTES:
         return text
     return text[:400].decode(errors="ignore").encode() + b"... " + hashlib.sha256(text).hexdigest().encode()
 
