@@ -239,7 +239,7 @@ def runtime(kind: str) -> str:
 
 
 def sanitized_workers(suite: str, kind: str, environment: dict[str, str], wrapper: list[str]) -> Tally:
-    """Process tests with this tree's deftd, and its libdeft in the workers."""
+    """Process tests with this tree's deftd and libdeft. They mostly wait, so other tests run beside them."""
     tree = str(ROOT / f"build-{suite}")
     environment = {**environment, "DEFT_TEST_BUILD": tree, "DEFT_TEST_PRELOAD": runtime(kind)}
     return run_pytest(f"{suite}-process", SANITIZED_TESTS, environment, wrapper)
@@ -253,9 +253,11 @@ def asan(_: argparse.Namespace) -> Tally:
     }
     # That a stack is used after its function has returned is looked for where callbacks are kept: it halves the speed.
     environment = {**least, "ASAN_OPTIONS": f"{least['ASAN_OPTIONS']}:detect_stack_use_after_return=1"}
-    tally = run_ctest("asan", "build-asan", environment, [], "-j2", "-L", "threads")
-    tally.add(run_ctest("asan-compute", "build-asan", least, [], "-j2", "-LE", "threads"))
-    tally.add(sanitized_workers("asan", "address", environment, []))
+    with ThreadPoolExecutor(1) as pool:
+        workers = pool.submit(sanitized_workers, "asan", "address", environment, [])
+        tally = run_ctest("asan", "build-asan", environment, [], "-j2", "-L", "threads")
+        tally.add(run_ctest("asan-compute", "build-asan", least, [], "-j2", "-LE", "threads"))
+        tally.add(workers.result())
     return tally
 
 
@@ -264,8 +266,10 @@ def tsan(_: argparse.Namespace) -> Tally:
     fixed = ["setarch", "-R"]
     wrapper = fixed if subprocess.run([*fixed, "true"], capture_output=True).returncode == 0 else []
     environment = {"TSAN_OPTIONS": f"second_deadlock_stack=1 {suppressions('tsan')}"}
-    tally = run_ctest("tsan", "build-tsan", environment, wrapper, "-j2", "-L", "threads")
-    tally.add(sanitized_workers("tsan", "thread", environment, wrapper))
+    with ThreadPoolExecutor(1) as pool:
+        workers = pool.submit(sanitized_workers, "tsan", "thread", environment, wrapper)
+        tally = run_ctest("tsan", "build-tsan", environment, wrapper, "-j2", "-L", "threads")
+        tally.add(workers.result())
     return tally
 
 
