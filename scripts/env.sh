@@ -17,5 +17,6 @@ case ":${PYTHONPATH:-}:" in
 esac
 export PATH PYTHONPATH
 # ccache shares its results between build folders and clones: paths below the tree count as relative.
-export CCACHE_BASEDIR="$DEFT_TREE" CCACHE_NOHASHDIR=1
+# The sloppiness is what it needs to take precompiled headers; no source has the date of its compilation.
+export CCACHE_BASEDIR="$DEFT_TREE" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 unset DEFT_TREE  # not an option of Deft: an unknown DEFT_* variable is an error
