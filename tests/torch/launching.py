@@ -55,6 +55,13 @@ def prepare_worker(variables, log):
     os.environ.update(variables)
 
 
+def await_all_workers(answer, gate):
+    """On a busy machine imports of one rank take longer than a short timeout after those of another."""
+    answer.send_bytes(b"")  # it has arrived
+    with contextlib.suppress(EOFError):
+        gate.recv_bytes()  # ends when the gate is closed, which opens it
+
+
 def answer_with(hvd, function, arguments, answer):
     """Runs function(*arguments) between init() and shutdown() of a framework's package, and sends the result."""
     faulthandler.dump_traceback_later(JOB_SECONDS - 10, exit=True)
@@ -70,12 +77,22 @@ def answer_with(hvd, function, arguments, answer):
         os._exit(1)  # without goodbye, as an uncaught exception ends a script
 
 
-def work(package, prepare, function, arguments, variables, log, answer):
+def work(package, prepare, function, arguments, variables, log, answer, gate):
     """A worker's life. `prepare(function)` is called when `package` is imported."""
     prepare_worker(variables, log)
     hvd = importlib.import_module(package)
     prepare(function)
+    await_all_workers(answer, gate)
     answer_with(hvd, function, arguments, answer)
+
+
+def await_arrivals(answers):
+    """Waits until each worker has called await_all_workers() or has ended."""
+    deadline = time.monotonic() + JOB_SECONDS
+    for receive in answers:
+        with contextlib.suppress(EOFError):
+            if receive.poll(max(0.0, deadline - time.monotonic())):
+                receive.recv_bytes()
 
 
 def limit_torch(_function):
@@ -171,16 +188,20 @@ class Cluster:
         """Calls function(*arguments) in `workers` workers after init(); gives the results in the order of ranks."""
         job = self._new_job()
         started = []
+        gate, opener = _context.Pipe(duplex=False)
         extra = {f"DEFT_{name.upper()}": str(value) for name, value in options.items()}
         for rank in range(workers):
             receive, send = _context.Pipe(duplex=False)
             log = self.folder / f"{job}.rank{rank}.log"
             variables = {**self.variables(rank, workers, job), **extra}
-            life = (self.package, self.prepare, function, arguments, variables, str(log), send)
+            life = (self.package, self.prepare, function, arguments, variables, str(log), send, gate)
             process = _context.Process(target=work, args=life)
             process.start()
             send.close()
             started.append((process, receive, log))
+        await_arrivals([receive for _, receive, _ in started])
+        opener.close()
+        gate.close()
         return self._collect(job, started)
 
     def _collect(self, job, started):
