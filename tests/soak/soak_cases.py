@@ -103,7 +103,7 @@ def run(nodes: Field, case: Case, grace_s: float, longest_fault_s: float = 1e9) 
         lifted_at = time.monotonic()
         fault.end()
     survivors = [worker for worker in workers if worker.rank not in fault.killed()]
-    nodes.listen_to(survivors, patience_s(nodes.timeout_s, grace_s))
+    nodes.await_ends(survivors, patience_s(nodes.timeout_s, grace_s))
     judge(verdict, fault, survivors, fault_at, lifted_at, grace_s)
     verdict.wrong += nodes.end_workers()
     verdict.wrong += look_after(nodes, fault)
@@ -119,7 +119,7 @@ def await_lifting(nodes: Field, fault: Fault, until: float, longest_s: float) ->
 
 
 def patience_s(timeout_s: float, grace_s: float) -> float:
-    """How long to listen after the fault: longer than the latest error that is right may take."""
+    """How long to wait for the next word of a worker: longer than the latest error that is right may take."""
     return max(PATIENCE_S, timeout_s + 2 * grace_s)
 
 
@@ -132,7 +132,7 @@ def judge(
         end = worker.end
         if end is None:
             waited_s = patience_s(fault.field.timeout_s, grace_s)
-            verdict.wrong.append(f"{who} neither ends nor has an error {waited_s:g} s after the fault")
+            verdict.wrong.append(f"{who} has neither a step nor an error nor its end for {waited_s:g} s")
         elif end["event"] == "error":
             verdict.told += 1
             verdict.texts.append(f"{who}: {end['text']}")

@@ -49,18 +49,19 @@ class Worker:
 
     def __init__(self, rank: int, node: int, child: netns.ForkedProcess):
         self.rank, self.node, self.child = rank, node, child
-        self.begun_at = time.monotonic()
+        self.begun_at = self.heard_at = time.monotonic()
         self.end: dict | None = None  # what it told at its end
         self._text = b""
 
     def read(self) -> None:
         piece = os.read(self.child.stdout.fileno(), 65536)
+        self.heard_at = time.monotonic()
         self._text += piece
         *lines, self._text = self._text.split(b"\n")
         for line in map(json.loads, lines):
             if line["event"] == "begun":
                 self.begun_at = line["at"]
-            else:
+            elif line["event"] != "step":
                 self.end = line
         if not piece and self.end is None:
             self.end = {"event": "gone", "at": time.monotonic(), "text": "the process ended without a word"}
@@ -134,6 +135,14 @@ class Field(Nodes):
             for stream in select.select(list(waiting), [], [], left)[0]:
                 waiting[stream].read()
 
+    def await_ends(self, workers: list[Worker], patience_s: float) -> None:
+        """Reads what workers tell until all have told their end, or none has told anything for so long: on a busy
+        machine a job that goes on may take many times as long as it does alone."""
+        heard_at = time.monotonic()
+        while any(worker.end is None for worker in workers) and time.monotonic() < heard_at + patience_s:
+            self.listen_to(workers, heard_at + patience_s - time.monotonic())
+            heard_at = max(heard_at, *(worker.heard_at for worker in workers))
+
     def listen_to_all(self, workers: list[Worker], until: float) -> None:
         """Reads what workers tell up to that instant, also if all of them have told their end."""
         self.listen_to(workers, until - time.monotonic())
@@ -159,7 +168,7 @@ class Field(Nodes):
     def probe(self) -> None:
         """A short job over all nodes; AssertionError if it does not run well."""
         workers = self.start(1, 3, DEFT_JOB="probe", DEFT_POLICY="fifo")
-        self.listen_to(workers, PATIENCE_S)
+        self.await_ends(workers, PATIENCE_S)
         ends = [worker.end for worker in workers]
         self.end_workers()
         assert all(end and end["event"] == "done" for end in ends), f"the next job did not run: {ends}"

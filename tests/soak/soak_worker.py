@@ -1,6 +1,7 @@
 """A worker of the soak tests: a fork of the harness, which has imported deft and numpy already.
 
-It trains with sums that it can foresee, and tells the harness by JSON lines how it ends: `done`, `error` or `wrong`.
+It trains with sums that it can foresee, and tells the harness by JSON lines of each `step`, and how it ends: `done`,
+`error` or `wrong`.
 """
 
 import json
@@ -65,12 +66,13 @@ def take_step(session: deft.Session, group: deft.Group, sizes: tuple[int, ...], 
         check(step, f"tensor {tensor}", floats(group, tensor)[:count], pattern * ranks + size * turn)
 
 
-def train(steps: int, sizes: tuple[int, ...], attached: Callable[[], object]) -> None:
+def train(steps: int, sizes: tuple[int, ...], attached: Callable[[], object], stepped: Callable[[], object]) -> None:
     session = deft.open()
     attached()
     group = session.declare("model", tensors(sizes))
     for step in range(steps):
         take_step(session, group, sizes, step)
+        stepped()
     session.close()
 
 
@@ -85,7 +87,7 @@ def work(
 
     tell("begun")
     try:
-        train(steps, sizes, attached)
+        train(steps, sizes, attached, lambda: tell("step"))
         tell("done")
     except deft.DeftError as error:
         tell("error", text=str(error))
