@@ -253,7 +253,9 @@ def wait_until(condition, seconds: float = 60, what: str = "the condition") -> N
 
 def wait_for_line(worker: Worker, text: str) -> str:
     """Reads the worker's output up to a line that holds `text`."""
+    before = []
     for line in worker.stdout:
         if text in line:
             return line
-    raise AssertionError(f"the worker ended without printing '{text}':\n{worker.stderr.read()}")
+        before.append(line)
+    raise AssertionError(f"the worker ended without printing '{text}':\n{''.join(before)}{worker.stderr.read()}")

@@ -95,8 +95,8 @@ def until_the_nic_is_down(step):
 torch.set_num_threads(1)
 print("imported", flush=True)
 await_file("BEGIN")
-if "UNDISTURBED" in os.environ:  # a job before, in the processes that have imported torch
-    hvd.init(job="undisturbed")
+if "UNDISTURBED" in os.environ:  # a job before with this timeout, in the processes that have imported torch
+    hvd.init(job="undisturbed", timeout=os.environ["UNDISTURBED"])
     print("undisturbed " + train(lambda step: None), flush=True)
     hvd.shutdown()
 hvd.init(job="disturbed")

@@ -7,10 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, MARGIN_S
+from cluster import BUILD, MARGIN_S, PATIENT
 
 FOLDER = Path(__file__).parent
-BASE = {"links": "gloo:eth0,gloo:eth1", "nics": 2, "policy": "fifo", "timeout": "6s", "rate": "200mbit", "steps": 22}
+TIMEOUT_S = 12  # in which links also open: on a busy machine new NICs lose the first packets
+BASE = {
+    "links": "gloo:eth0,gloo:eth1",
+    "nics": 2,
+    "policy": "fifo",
+    "timeout": f"{TIMEOUT_S}s",
+    "rate": "200mbit",
+    "steps": 22,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,7 +35,7 @@ def emulated():
 def run(**case) -> dict:
     text = json.dumps(BASE | case)
     done = subprocess.run(
-        [sys.executable, FOLDER / "nic_down.py", text], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, FOLDER / "nic_down.py", text], capture_output=True, text=True, timeout=550, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -40,7 +48,7 @@ def weights(result: dict) -> set[str]:
 
 @functools.cache
 def undisturbed(nodes: int, per_node: int, steps: int) -> set[str]:
-    result = run(nodes=nodes, per_node=per_node, steps=steps, rate="1gbit", down=[])
+    result = run(nodes=nodes, per_node=per_node, steps=steps, rate="1gbit", down=[], timeout=PATIENT)
     return weights(result)
 
 
@@ -80,7 +88,7 @@ def test_the_training_goes_on_with_the_bits_of_an_undisturbed_one(name):
 
 @pytest.mark.parametrize("plan", ["0-1@4,2@5", "0@1;0:0-1@3"])
 def test_merged_and_late_updates_survive_it_too(plan):
-    variables = {"DEFT_PLAN": plan, "UNDISTURBED": "1"}
+    variables = {"DEFT_PLAN": plan, "UNDISTURBED": PATIENT}
     result = run(torch=True, policy="knapsack", variables=variables, down=[[1, 1]])
     found = weights(result)
     wanted = {line for output in result["outputs"] for line in output.splitlines() if line.startswith("undisturbed ")}
@@ -111,11 +119,11 @@ def test_without_a_link_that_is_left_every_rank_has_the_error_by_the_deadline():
     for output in result["outputs"]:
         error = next(line for line in output.splitlines() if line.startswith("ERROR"))
         assert "link gloo:eth" in error
-    assert result["seconds"] < 6 + 3 * MARGIN_S, "it would never come without the deadline"
+    assert result["seconds"] < TIMEOUT_S + 3 * MARGIN_S, "it would never come without the deadline"
 
 
 def test_packets_that_are_lost_are_counted_by_link():
-    result = run(links="gloo:eth0", nics=1, down=[], queue={"rate": "100mbit", "size": 70_000})
+    result = run(links="gloo:eth0", nics=1, down=[], timeout=PATIENT, queue={"rate": "100mbit", "size": 70_000})
     assert weights(result) == undisturbed(2, 1, BASE["steps"])
     sender = result["middle"][1]["jobs"][0]["links"][0]
     assert sender["connections"]["resent_packets"] > 0, sender
