@@ -110,6 +110,7 @@ class Exact final : public CodedPiece {
   }
 
   Result<void> take_back(const Range& range, std::span<const std::byte> sums, std::span<const std::byte> sent) const {
+    if (!compress::all_finite(work().of(range))) return {};  // settle() took no residual
     const compress::Codec* const half = compress::codec_of(work().codings->dtype);
     if (half == nullptr) {
       work().take_back_where_not_finite({range}, floats_of(sums), floats_of(sent));

@@ -475,5 +475,26 @@ TEST(CodedTransferSwitches, AGradientThatIsNotFiniteLeavesResidualsForTheNextOne
   EXPECT_EQ(nodes.all_residuals(), before);
 }
 
+// Node 0 brings an infinity, so it takes nothing of its residuals along. Its finite gradient may be large where node 1 has an infinity.
+TEST(CodedTransferSwitches, AnExactGradientThatIsNotFiniteTakesNoResidualAlong) {
+  for (const auto dtype : {model::DType::kFloat32, model::DType::kBFloat16}) {
+    Nodes nodes(2, "int2", 512, {{0, 512}}, dtype);
+    for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), node);
+    nodes.run(0, 1);
+    const std::vector<float> before = nodes.residuals(0);
+    ASSERT_NE(before[9], 0);
+    nodes.go_exact(true);
+    for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), 5 + node);
+    nodes.values(0)[7] = nodes.values(1)[9] = std::numeric_limits<float>::infinity();
+    nodes.values(0)[9] = 1e30F;
+    nodes.encode(1);
+    for (std::size_t node = 0; node < 2; ++node) nodes.coded(node).keep_own();
+    nodes.exchange(1);
+    ASSERT_TRUE(nodes.decode());
+    EXPECT_FALSE(std::isfinite(nodes.values(0)[9]));
+    EXPECT_EQ(nodes.residuals(0), before);
+  }
+}
+
 }  // namespace
 }  // namespace deft::daemon
