@@ -18,6 +18,7 @@
 #include "core/compress/registry.h"
 #include "core/link/work_request.h"
 #include "daemon/channel/coded_transfer.h"
+#include "tests/daemon/carried_requests.h"
 
 namespace deft::daemon {
 
@@ -88,11 +89,9 @@ class Nodes {
   void exchange(std::size_t segment_blocks) {
     for (CodedNode& node : nodes_) node.requests = node.coded->requests();
     for (std::size_t i = 0; i < nodes_[0].requests.size(); ++i) {
-      const link::WorkRequest& request = nodes_[0].requests[i];
-      if (request.kind == link::WorkRequest::Kind::kAllGather)
-        gather(i);
-      else
-        reduce(i, segment_blocks);
+      std::vector<link::WorkRequest*> of_nodes;
+      for (CodedNode& node : nodes_) of_nodes.push_back(&node.requests[i]);
+      carry(of_nodes, segment_blocks);
     }
   }
   Result<void> decode(std::size_t node, bool first_time) {
@@ -144,46 +143,6 @@ class Nodes {
     node.halves.resize(elements_ * model::dtype_bytes(dtype_));
     static_cast<void>(half->encode({}, node.values, node.halves));
     return node.halves;
-  }
-  void gather(std::size_t index) {
-    std::size_t at = 0;
-    for (std::size_t from = 0; from < size(); ++from) {
-      const link::WorkRequest& request = nodes_[from].requests[index];
-      const std::size_t bytes = request.block_of.bytes[from];
-      for (CodedNode& node : nodes_)
-        if (&node != &nodes_[from]) std::memcpy(node.requests[index].data + at, request.data + at, bytes);
-      at += bytes;
-    }
-  }
-  void reduce(std::size_t index, std::size_t segment_blocks) {
-    std::vector<std::vector<std::byte>> sent;
-    for (const CodedNode& node : nodes_) {
-      const link::WorkRequest& request = node.requests[index];
-      sent.emplace_back(request.data, request.data + request.bytes());
-    }
-    for (std::size_t owner = 0; owner < size(); ++owner) {
-      const link::WorkRequest& request = nodes_[owner].requests[index];
-      const link::Range owned = request.owned_by(static_cast<std::uint32_t>(owner), static_cast<std::uint32_t>(size()));
-      const link::Range range = segment_blocks == 0 ? link::Range{0, request.count} : owned;
-      const std::size_t element = model::dtype_bytes(request.dtype);
-      const std::size_t step = segment_blocks == 0 ? request.count : segment_blocks * request.block;
-      for (std::size_t at = range.first; at < range.first + range.count; at += step) {
-        const std::size_t count = std::min(step, range.first + range.count - at);
-        std::vector<const std::byte*> inputs;
-        for (const auto& bytes : sent) inputs.push_back(bytes.data() + at * element);
-        inputs[owner] = request.data + at * element;
-        const link::OwnedSegment segment{
-            {request.data + at * element, count * element}, at, inputs, request.dtype, request.op};
-        if (request.owner_stage)
-          request.owner_stage(segment);
-        else
-          link::add(segment);
-        if (segment_blocks > 0 && request.kind != link::WorkRequest::Kind::kReduceByAll)
-          for (CodedNode& node : nodes_)
-            if (&node != &nodes_[owner])
-              std::memcpy(node.requests[index].data + at * element, request.data + at * element, count * element);
-      }
-    }
   }
 
   std::shared_ptr<const compress::Codec> codec_;
