@@ -5,7 +5,14 @@ import os
 import deft
 from deft._native import DeftError, daemon_status
 
-NOTHING = {"", "none", "auto/max=none"}  # texts of the option compression
+_NOTHING = {"", "none", "auto/max=none"}  # texts of the option compression
+_WITHOUT = {"qsgd", "terngrad", "signsgd"}  # codecs that keep nothing for later: they round at random, or vote
+
+
+def _leaves_residuals(codec):
+    """`codec`: as users write it."""
+    name, _, parameters = codec.partition("/")
+    return codec not in _NOTHING and name not in _WITHOUT and "unbiased=1" not in parameters.split(",")
 
 
 class Residuals:
@@ -31,7 +38,7 @@ class Residuals:
         if buffer.arena.nodes == 1:  # gradients are encoded between nodes only
             return []
         own = {gradient.codec for gradient in buffer.gradients}
-        return sorted((own | ({self._codec_of_job()} if "" in own else set())) - NOTHING)
+        return sorted(filter(_leaves_residuals, own | ({self._codec_of_job()} if "" in own else set())))
 
     def _codec_of_job(self):
         """The daemon knows: its configuration may name a codec, and a policy may have one of its own."""

@@ -305,7 +305,8 @@ def warnings_of_checkpoints():
 
 
 def test_a_checkpoint_without_residuals_is_warned_of_once(start):
-    for codec, expected in (("int8", [0, 1, 1]), ("none", [0, 0, 0])):
+    without = [(codec, [0, 0, 0]) for codec in ("none", "terngrad", "randk/ratio=0.1,unbiased=1")]
+    for codec, expected in (("int8", [0, 1, 1]), *without):
         for counts, said in start(2, policy="bytescheduler", compression=codec).run(warnings_of_checkpoints):
             assert counts == expected, said
             assert all("encodings (int8)" in text and "flush(residuals=True)" in text for text in said)
