@@ -31,6 +31,7 @@ from .collectives import (
 from .joining import join
 from .kvstore import Deft as KVStore
 from .optimizer import DistributedOptimizer
+from .residuals import flush_residuals
 from .starting import init, remove_process_set, shutdown
 from .trainer import DistributedTrainer
 
@@ -49,6 +50,7 @@ __all__ = [
     "broadcast_",
     "broadcast_object",
     "broadcast_parameters",
+    "flush_residuals",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",

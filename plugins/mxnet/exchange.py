@@ -90,7 +90,7 @@ class Sums:
         self.group.end_round()
         done()
 
-    # ---- for join(), while the engine has nothing to do: as deft.joining.ZeroGradients says
+    # ---- for join(), while the engine has nothing to do: as deft.joining.ResidualGradients says
 
     def join_begins(self):
         self.pushed.clear()
@@ -101,6 +101,9 @@ class Sums:
 
     def rounds(self):
         return self.group.rounds()
+
+    def send_residuals(self, step):
+        self.group.send_residuals(step)
 
     def give_zeros(self, number):
         self.group.give_zeros(number)

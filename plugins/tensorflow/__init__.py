@@ -32,6 +32,7 @@ from .compression import Compression
 from .exchanges import alltoall, grouped_reducescatter, reducescatter
 from .joining import join
 from .optimizer import DistributedOptimizer
+from .residuals import flush_residuals
 from .starting import init
 from .sync_batch_norm import SyncBatchNormalization
 from .tape import DistributedGradientTape, PartialDistributedGradientTape
@@ -55,6 +56,7 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "elastic",
+    "flush_residuals",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",

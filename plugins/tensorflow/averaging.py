@@ -148,6 +148,14 @@ class _OfVariables:
         return self._found
 
 
+def send_residuals():
+    """The next step of each declared group brings what encodings have left out of its gradients."""
+    for groups in list(_groups.values()):
+        for group in groups.all():
+            if group.declared is not None:
+                group.declared.send_residuals()
+
+
 def groups_for_join(process_set):
     """The declared groups of dense gradients; rounds of the others that an error has ended are forgotten."""
     groups = _of_session(_groups, process_set).all()

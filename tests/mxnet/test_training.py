@@ -413,3 +413,28 @@ def everything_else():
 
 def test_options_optimizers_modules_and_sessions(start):
     assert all(start(policy="fifo").run(everything_else))
+
+
+def residuals_before_a_checkpoint():
+    """What is missing of the gradients so far after a step, and after the next one, which brings it."""
+    import deft.mxnet as hvd
+    import mxnet as mx
+    from deft.gradient_group import GradientSpec
+    from deft.mxnet.exchange import Exchange
+
+    shape, dtype = (64, 128), np.dtype(np.float32)
+    exchange = Exchange("large", [GradientSpec("large", dtype, shape, dtype, "int2")])
+    out, missing, off = mx.nd.zeros(shape), np.zeros(shape), []
+    for step in range(6):
+        own = [np.random.default_rng((step, rank)).standard_normal(shape) for rank in range(hvd.size())]
+        if step == 5:
+            hvd.flush_residuals()
+        exchange.push(0, mx.nd.array(own[hvd.rank()]), out)
+        missing += sum(own) - out.asnumpy()
+        off.append(np.abs(missing).max())
+    return off[-2:]
+
+
+def test_the_step_before_a_checkpoint_brings_residuals(start):
+    for before, after in start(policy="bytescheduler").run(residuals_before_a_checkpoint):
+        assert before > 0.1 and after < 1e-4

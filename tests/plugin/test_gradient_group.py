@@ -17,7 +17,7 @@ class Memory:
     def __init__(self, tensors):
         self._bytes = [2 * int(np.prod(tensor.shape)) for tensor in tensors]
         self._memory = (ctypes.c_char * sum(self._bytes))()
-        self.ready_places, self.calls = [], 0
+        self.ready_places, self.calls, self.residuals_sent = [], 0, []
 
     def arena_bytes(self):
         return len(self._memory)
@@ -38,6 +38,9 @@ class Memory:
     def wait(self, place, count, _step):
         assert count == 1
         self.ready_places.remove(place)
+
+    def send_residuals(self, step):
+        self.residuals_sent.append((step, len(self.ready_places)))
 
 
 class AloneSet:
@@ -111,3 +114,19 @@ def test_neighbours_are_handed_over_in_one_call():
         assert group._group.calls - before == len(runs)
         for average, value in zip(group.collect(), values, strict=True):
             np.testing.assert_array_equal(average, value)
+
+
+def test_the_next_round_brings_residuals():
+    group, ones, asked = halves_group(), np.ones(2000, np.float16), []
+    group._session.joining = types.SimpleNamespace(
+        round_begins=lambda _name, _step: None, residuals_asked=lambda name, step: asked.append((name, step))
+    )
+    group.send_residuals()
+    group.hand_over([0], [ones])
+    group.collect()
+    group.send_residuals()
+    assert [step for step, _ in group._group.residuals_sent] == [0, 1]
+    assert asked == [("halves", 0), ("halves", 1)], "rank 0 asks as well, if it has joined"
+    group.give_zeros(1)
+    group.send_residuals(2)
+    assert group._group.residuals_sent[-1] == (2, 0), "the round before is done then"

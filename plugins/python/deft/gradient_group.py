@@ -212,7 +212,7 @@ class GradientGroup:
                     self._send(index)
         return begun
 
-    # ---- for join(), as deft.joining.ZeroGradients says
+    # ---- for join(), as deft.joining.ResidualGradients says
 
     def join_begins(self):
         with self._calls:
@@ -222,18 +222,25 @@ class GradientGroup:
         if any(self._handed):
             self.collect()
 
+    def send_residuals(self, number=None):
+        """None: the next round brings them, and all ranks say so between the same rounds."""
+        if number is None:
+            number = self._step
+            self._session.joining.residuals_asked(self.name, number)
+        elif self._step < number:
+            self.join_ends()
+        with self._calls:
+            self._group.send_residuals(number)
+
     def give_zeros(self, number):
         if any(self._handed):
             if self._step == number:
                 return
             self.collect()
         for index in range(len(self._specs)):
-            self._hand_over_zeros(index)
-
-    def _hand_over_zeros(self, index):
-        with self._calls:
-            self.views[index][...] = 0
-            self.ready(index)
+            with self._calls:
+                self.views[index][...] = 0
+                self.ready(index)
 
     def _mark(self, index):
         with self._lock:

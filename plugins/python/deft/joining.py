@@ -71,7 +71,7 @@ class ZeroGradients(Protocol):
 
 
 class ResidualGradients(ZeroGradients, Protocol):
-    """Of an optimizer whose flush() can bring what encodings have left out."""
+    """Of gradients that can bring what encodings have left out."""
 
     def send_residuals(self, step: int) -> None:
         """The round `step`, the next one, brings them."""
