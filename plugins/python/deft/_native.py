@@ -104,6 +104,16 @@ class DeftError(RuntimeError):
         super().__init__(message)
         self.kind = kind
 
+    def __reduce__(self):
+        """So that a parent process gets it, by concurrent.futures for instance. Python would give the text alone."""
+        return _restored, (type(self), self.kind, str(self))
+
+
+def _restored(cls, kind, message):
+    error = cls.__new__(cls)
+    DeftError.__init__(error, kind, message)
+    return error
+
 
 class InvalidCallError(DeftError, ValueError):
     """The caller's mistake, which this side has found: a ValueError, as Horovod's scripts expect."""

@@ -90,6 +90,9 @@ class _GlobalProcessSet(ProcessSet):
     def __init__(self):
         pass
 
+    def __reduce__(self) -> str:
+        return "global_process_set"  # a copy is the same object
+
     @property
     def ranks(self) -> list[int]:
         return list(range(world.size())) if world.is_initialized() else []
