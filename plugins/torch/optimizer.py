@@ -26,6 +26,7 @@ from .forward_overlap import StageReports
 from .gradient import Gradient
 from .gradient_buffer import GradientBuffer
 from .memory_recorder import MemoryRecorder
+from .other_averaging import refuse_sharded
 from .ownership import Ownership, register, retire_earlier, settle_at_end
 from .schedulers import keep_scheduler_informed
 from .synchronous_step import SynchronousStep
@@ -116,6 +117,8 @@ def _learning(optimizer, named_parameters):
     learning = [(name, param) for name, param in named if param.requires_grad and param.numel()]
     if not learning:
         raise ValueError("the optimizer has no parameter that requires a gradient")
+    for name, param in learning:
+        refuse_sharded(name, param)
     return learning
 
 

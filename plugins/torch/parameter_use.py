@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_
 from .compiling import is_compiled, untraced
 from .frames import runs
 from .hooks import current_task
+from .other_averaging import refuse_wrapped
 
 _CALL = torch.nn.Module._call_impl.__code__  # the forward of any module
 
@@ -118,6 +119,7 @@ class ParameterUseTracker:
             return True
         if not any(id(param) in self._wanted for param in module.parameters()):
             return False
+        refuse_wrapped(module, self._wanted)
         self.roots.append(module)
         return True
 
