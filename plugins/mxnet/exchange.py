@@ -40,6 +40,7 @@ class Sums:
         self.views = [engine.view_of(view) for view in self.group.views]
         self.averaged = mx.nd.zeros((1,))  # is written when all sums of a step are there
         self.pushed = set()  # of the step that is being pushed
+        self._steps_pushed = 0
         self._inside = {}  # the handles of the arrays that lie in the arena, by index
         self._lock = threading.Lock()
         self._lost_round = -1  # the newest round with an error
@@ -64,7 +65,27 @@ class Sums:
         """What the array that lies in the arena holds. None: there is none."""
         return self.views[index].copy() if index in self._inside else None
 
-    def hand_over(self, index, number, done):
+    def push(self, index, priority=0):
+        """The engine hands over what it has written to views[index]."""
+        start = functools.partial(self._hand_over, index, self._steps_pushed)
+        engine.push(start, [self.averaged], [self.views[index]], priority, "deft_allreduce")
+
+    def note_pushed(self, index):
+        self.pushed.add(index)
+        if len(self.pushed) == len(self.views):
+            self.pushed.clear()
+            self._steps_pushed += 1
+            engine.push(self._end_step, self.views, [self.averaged], name="deft_step")
+
+    def push_zeros(self):
+        """Completes a step that an error has ended: its sums come when all of its gradients are there."""
+        for index in set(range(len(self.views))) - self.pushed if self.pushed else ():
+            if self.views[index].size > 0:
+                classic(self.views[index])[:] = 0
+            self.push(index)
+            self.note_pushed(index)
+
+    def _hand_over(self, index, number, done):
         def summed(error):
             join_watch.ended(self.session)
             done(error if error is not None and self._is_first_error(number) else None)
@@ -86,7 +107,7 @@ class Sums:
             self._lost_round = max(number, self._lost_round)
             return first
 
-    def end_step(self, done):
+    def _end_step(self, done):
         self.group.end_round()
         done()
 
@@ -159,7 +180,6 @@ class Exchange:
         self._sums = Sums(name, gradients, process_set)
         self._names = [one.name for one in gradients]
         self._scaling = scaling
-        self._rounds_pushed = 0
         self.older_graphs = None  # than the move of gradients into the arena
         weakref.finalize(self, Sums.retire, self._sums).atexit = False
 
@@ -185,17 +205,12 @@ class Exchange:
         scaling = self._scaling if view.dtype == np.float16 else self._scaling.unscaled(loss_scale)
         held = sums.copy_inside(index) if out is None else None
         write(sums.place_of(index, gradient), view, scaling.before)
-        start = functools.partial(sums.hand_over, index, self._rounds_pushed)
-        engine.push(start, [sums.averaged], [view], priority, "deft_allreduce")
+        sums.push(index, priority)
         if out is not None:
             write(view, sums.place_of(index, out), scaling.after)
         elif held is not None:
             write(held, view)
-        sums.pushed.add(index)
-        if len(sums.pushed) == len(sums.views):
-            sums.pushed.clear()
-            self._rounds_pushed += 1
-            engine.push(sums.end_step, sums.views, [sums.averaged], name="deft_step")
+        sums.note_pushed(index)
 
 
 def write(source, target, factor=1.0):

@@ -15,6 +15,8 @@ def join():
     ranks. The others' updates are not made here, so broadcast the parameters of the last rank afterwards.
     """
     session = global_process_set.session()
-    wait_for_all()
     mine = [one for one, used in world.dependents() if used is session and isinstance(one, Sums)]
+    for one in mine:
+        one.push_zeros()
+    wait_for_all()
     return joining.join(session, mine)

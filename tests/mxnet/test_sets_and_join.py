@@ -163,3 +163,31 @@ def joins():
 
 def test_join(start):
     assert start(policy="fifo").run(joins) == [1, 1]
+
+
+def steps_that_end_midway():
+    """As by an exception between two updates: the ranks join, and the next step is as any other."""
+    import deft.mxnet as hvd
+    import mxnet as mx
+
+    optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=1.0))
+    weights, gradient = [mx.nd.zeros(4) for _ in range(3)], mx.nd.full(4, hvd.rank() + 1)
+
+    def update(keys):
+        for key in keys:
+            optimizer.update(key, weights[key], gradient.copy(), None)
+
+    for _ in range(3):
+        update(range(3))
+    for keys in (([0], []), ([], [2]), ([0], [1])):  # of each rank
+        update(keys[hvd.rank()])
+        hvd.join()
+        for weight in weights:
+            weight[:] = 0
+        update(range(3))
+        np.testing.assert_allclose([weight.asnumpy() for weight in weights], np.full((3, 4), -1.5))
+    return True
+
+
+def test_ranks_join_after_steps_that_ended_midway(start):
+    assert all(start(policy="fifo").run(steps_that_end_midway))
