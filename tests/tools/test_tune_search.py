@@ -357,6 +357,19 @@ def test_an_error_puts_the_own_settings_back(monkeypatch, tmp_path):
     assert deft.sets == [START]
 
 
+def test_ctrl_c_that_ends_the_job_too_says_nothing_of_its_settings(monkeypatch, tmp_path, capsys):
+    deft = FakeDeft(Hills())
+
+    def interrupt(*_):
+        deft.steps = deft.step  # the job has ended, too
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(command.METHODS, "descent", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        command.tune(running(deft), arguments("-o", str(tmp_path / "f"), "--job", "mine"))
+    assert not deft.sets and "its own settings back" not in capsys.readouterr().out
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(job.TuneError, match=r"cannot write .*nowhere/f: No such file"):
         command.tune(running(FakeDeft(Hills())), arguments("-o", str(tmp_path / "nowhere/f"), "--job", "mine"))

@@ -159,7 +159,9 @@ class Tuning:
     def put_back(self, own: Settings) -> None:
         try:
             self.running.set(own)
-        except (TuneError, JobEnded) as error:
+        except JobEnded:
+            pass  # Ctrl-C at a terminal ends the job, too
+        except TuneError as error:
             self.say(f"job {self.running.name} does not have its own settings back: {error}")
 
     def search(self, outcome: TuneResult, start: Settings) -> None:
