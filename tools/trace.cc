@@ -71,6 +71,7 @@ void describe_clocks(const replay::JobTrace& job) {
 Result<int> merge(Arguments arguments) {
   const auto options = parse_merge(arguments);
   if (!options) return tl::unexpected(options.error());
+  if (auto ok = check_folder(options->folder); !ok) return tl::unexpected(ok.error());
   if (auto ok = check_output(options->output); !ok) return tl::unexpected(ok.error());
   const auto job = read_traces("deft trace", options->folder);
   if (!job) return tl::unexpected(job.error());
@@ -83,8 +84,8 @@ Result<int> merge(Arguments arguments) {
   };
   if (auto ok = write_file(options->output, write); !ok) return tl::unexpected(ok.error());
   describe_clocks(*job);
-  std::printf("%zu nodes, %zu slices on %zu tracks: %s\n", job->nodes.size(), timeline.slices.size(),
-              timeline.tracks.size(), options->output.c_str());
+  std::printf("%zu node%s, %zu slices on %zu tracks: %s\n", job->nodes.size(), job->nodes.size() == 1 ? "" : "s",
+              timeline.slices.size(), timeline.tracks.size(), options->output.c_str());
   return kExitOk;
 }
 

@@ -377,7 +377,9 @@ def test_what_is_no_trace_is_named(tmp_path):
     (tmp_path / "x.trace").write_text("hello")
     broken = deft("trace", "merge", str(tmp_path))
     assert broken.returncode == 2 and "x.trace" in broken.stderr
-    assert deft("trace", "merge", str(tmp_path / "absent")).returncode == 2
+    for command in (["trace", "merge"], ["report"], ["optimize"], ["explain"], ["replay"]):
+        absent = deft(*command, str(tmp_path / "absent"))
+        assert absent.returncode == 2 and f"cannot read the folder {tmp_path}/absent: No such" in absent.stderr, command
     assert deft("replay").returncode == 2
 
 
