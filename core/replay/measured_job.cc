@@ -8,6 +8,7 @@
 #include "core/base/policy_traits.h"
 #include "core/compress/compression_option.h"
 #include "core/partition/rebucket.h"
+#include "core/replay/believed_links.h"
 #include "core/replay/measured_buckets.h"
 #include "core/replay/measured_links.h"
 #include "core/replay/quantiles.h"
@@ -179,6 +180,13 @@ bool has_own_codecs(const std::vector<NodeLaunch>& launches) {
   });
 }
 
+// If all gradients have one codec, the leader takes links for what they carry of gradients, and not of codes.
+bool tells_wire_rates(const MeasuredJob& measured) {
+  if (measured.profile.codecs.size() == 1) return true;
+  const auto config = config_of(measured.options);
+  return config && compress::ladder_of(compress::compression_of(*config)).has_value();
+}
+
 LocalSums local_sums_of(const trace::NodeTrace& leader, const std::vector<NodeLaunch>& launches) {
   LocalSums sums{.workers = leader.header.ranks.size()};
   double bytes = 0, us = 0, parts = 0;
@@ -315,6 +323,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.profile.links = measured_links(job, problems);
   const auto launches = launches_of(leader);
   measured.profile.codecs = codecs_of(leader, launches);
+  if (tells_wire_rates(measured)) measured.believed_links = believed_links(leader, *steps, measured.profile.links);
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
   for (const WorkerStep& step : *steps) measured.steps_us.push_back(step.whole_us);
   measure_policy(leader, *group, *steps, measured, problems);

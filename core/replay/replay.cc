@@ -25,6 +25,7 @@ constexpr std::uint32_t kMostNodes = 100'000;
 constexpr std::size_t kMostSimulated = 64;  // nodes, each by itself
 constexpr std::uint32_t kMostPasses = 1'000'000;
 constexpr double kMostTimes = 1e6;
+constexpr double kMostMistaken = 1e3;  // times the rate of a link, whatever a trace says
 constexpr double kNoticeable = 0.002;  // of compute: for less nothing is simulated once more
 constexpr const char* kHowMany = "give a number above 0, and at most 1000000";
 
@@ -276,12 +277,29 @@ std::vector<double> simulated_steps_us(const std::vector<double>& forward_began_
   return steps_us;
 }
 
+// What the leader takes the links for, if the policy is the traced one: meters err in other ways if parts follow each other in another way.
+// Links that are so many times as fast are taken for as many times as fast.
+std::vector<model::LinkModel> links_as_believed(const MeasuredJob& measured, const model::Profile& profile,
+                                                const std::string& policy) {
+  auto believed = measured.believed_links;
+  const bool are_traced =
+      profile.links.size() == measured.profile.links.size() && profile.links.size() == believed.size();
+  if (policy != policy_of(measured.options) || !are_traced) return {};
+  for (std::size_t link = 0; link < believed.size(); ++link) {
+    const double traced = *measured.profile.links[link].bytes_per_us, now = *profile.links[link].bytes_per_us;
+    const double share = std::clamp(believed[link].bytes_per_us / traced, 1 / kMostMistaken, kMostMistaken);
+    believed[link].bytes_per_us = std::min(share * now, model::kMaxBytesPerUs);
+  }
+  return believed;
+}
+
 sim::Options options_of(const MeasuredJob& measured, const model::Profile& profile, const std::string& policy,
                         const Steps& steps, const WhatIf& what_if) {
   sim::Options options{.steps = steps.all, .warmup_steps = steps.warmup, .is_stopped = what_if.is_stopped};
   options.overlaps_forward = overlaps_forward(measured, policy);
   for (model::LinkIndex link = 0; link < profile.links.size(); ++link)
     if (has_priority_channel(profile.links[link])) options.priority_links.push_back(link);
+  options.believed_links = links_as_believed(measured, profile, policy);
   return options;
 }
 

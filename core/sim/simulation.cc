@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "core/sched/link_board.h"
 #include "core/sim/event_queue.h"
 #include "core/sim/forward_gate.h"
 #include "core/sim/launch_buckets.h"
@@ -38,6 +39,9 @@ Result<void> check(const Options& options, std::size_t links) {
   for (const auto& loss : options.losses) lost.insert(loss.link);
   if (!lost.empty() && (*lost.rbegin() >= links || lost.size() == links))
     return fail(ErrorKind::kInvalid, "the links that are lost do not exist, or none is left");
+  const auto& believed = options.believed_links;
+  if (!believed.empty() && (believed.size() != links || !std::ranges::all_of(believed, sched::is_sane)))
+    return fail(ErrorKind::kInvalid, "what is believed of the links is no sane cost of each");
   if (options.nodes.empty()) return fail(ErrorKind::kInvalid, "there are no nodes");
   for (const NodeSpeed& node : options.nodes) {
     if (!finite_from(node.slowdown, 0.001) || !finite_from(node.jitter, 0))
@@ -65,6 +69,14 @@ std::vector<std::uint64_t> scheduler_bucket_bytes(const model::Profile& profile)
   return bytes;
 }
 
+model::Profile with_costs(model::Profile profile, const std::vector<model::LinkModel>& costs) {
+  for (std::size_t link = 0; link < costs.size(); ++link) {
+    profile.links[link].latency_us = costs[link].latency_us;
+    profile.links[link].bytes_per_us = costs[link].bytes_per_us;
+  }
+  return profile;
+}
+
 constexpr std::uint64_t kEventsALook =
     4096;  // between two looks whether the simulation is stopped: a millisecond or two
 
@@ -90,6 +102,8 @@ class Simulation {
   }
 
   Result<Outcome> run() {
+    for (model::LinkIndex link = 0; link < options_.believed_links.size(); ++link)
+      scheduler_.link_measured(link, options_.believed_links[link]);
     stage_began(0);
     for (std::uint32_t node = 0; node < nodes_.size(); ++node) try_start(node);
     for (std::uint64_t handled = 0; !events_.empty() && !error_;) {
@@ -167,11 +181,16 @@ class Simulation {
     const double elapsed_us = now_us_ - std::exchange(leader_.stage_began_us, now_us_);
     const TimeUs waited_us = std::llround(std::max(0.0, elapsed_us - busy_us));
     if (compute.stage() == Stage::kForward) remove_links(compute.step());
-    if (compute.stage() == Stage::kForward && scheduler_.wants_profile(compute.step()))
-      scheduler_.profile_measured(profile_, compute.step(), clock());
+    if (compute.stage() == Stage::kForward && scheduler_.wants_profile(compute.step())) tell_profile(compute.step());
     scheduler_.stage_began(compute.stage(), compute.step(), clock(), waited_us);
     pump();
     for (const auto other : gate_.take_waiting_for_leader()) try_start(other);
+  }
+
+  void tell_profile(std::uint64_t step) {
+    const auto& believed = options_.believed_links;
+    if (believed.empty()) return scheduler_.profile_measured(profile_, step, clock());
+    scheduler_.profile_measured(with_costs(profile_, believed), step, clock());
   }
 
   void remove_links(std::uint64_t step) {

@@ -53,6 +53,7 @@ struct Options {
   };
   bool overlaps_forward = true;   // false: a step's forward begins when all updates that are due before it are complete
   std::vector<Loss> losses = {};  // never all links; earlier launches of a lost link still end
+  std::vector<model::LinkModel> believed_links = {};  // what the scheduler takes each link for; empty: for what it is
 };
 
 // The steady state, measured over whole periods after the warm-up.

@@ -39,10 +39,13 @@ enum class TraceKind : std::uint16_t {
   kCpu = 12,
   kSegment = 13,  // segment_trace.h
   kCores = 14,    // cores_trace.h
+  kLinkCost = 15  // link_cost_trace.h
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kCores;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kLinkCost;
 // Files have some records of such kinds from before their beginning, so that short ones tell of clocks and policies, too.
-constexpr bool may_be_older(TraceKind kind) { return kind == TraceKind::kClock || kind == TraceKind::kPolicy; }
+constexpr bool may_be_older(TraceKind kind) {
+  return kind == TraceKind::kClock || kind == TraceKind::kPolicy || kind == TraceKind::kLinkCost;
+}
 
 // A worker began a stage of a step. `waited_us`: how long it has waited for updates since its last stage. `tells_waits`: 1 if this is all
 // of its waiting; 0 if it has never waited through Deft, or if an older version wrote the record.
@@ -60,8 +63,7 @@ struct GradientTrace {
   static constexpr TraceKind kKind = TraceKind::kGradient;
   std::uint32_t worker = 0;
   std::uint32_t group = 0;
-  std::uint32_t first_tensor = 0;
-  std::uint32_t tensors = 0;
+  std::uint32_t first_tensor = 0, tensors = 0;
   std::uint64_t generation = 0;
   std::uint64_t last_step = 0;
 };
@@ -77,8 +79,7 @@ struct OrderTrace {
   std::uint8_t codec = 0;  // of the job's list; 0: exact; model::kWithResiduals: exact, and residuals go along
   std::uint8_t half = 0;   // model::AllReduceHalf
   std::uint32_t bucket = 0;
-  std::uint16_t group = 0;
-  std::uint16_t link = 0;
+  std::uint16_t group = 0, link = 0;
 
   [[nodiscard]] std::uint64_t bytes() const { return (std::uint64_t{bytes_high} << 32) | bytes_low; }
   void set_bytes(std::uint64_t bytes) {
@@ -162,8 +163,7 @@ struct MemoryTrace {
   std::uint32_t worker = 0;
   std::uint16_t part = 0;  // MemoryPart
   std::uint16_t unused = 0;
-  std::uint32_t begin = 0;
-  std::uint32_t end = 0;
+  std::uint32_t begin = 0, end = 0;
   std::uint32_t input_of = kNoLayer;  // the last layer that took it as its input
   std::uint32_t reserved = 0;
   std::uint64_t bytes = 0;

@@ -19,7 +19,9 @@
 #include "core/model/daemon_thread.h"
 #include "core/model/events.h"
 #include "core/model/policy_reason.h"
+#include "core/model/profile.h"
 #include "core/model/segment_part.h"
+#include "core/trace/link_cost_trace.h"
 #include "core/trace/segment_trace.h"
 
 namespace deft::trace {
@@ -36,6 +38,7 @@ constexpr std::size_t kMostGroups = 1024, kMostTensors = 200'000, kMostNodes = 1
 constexpr std::size_t kLongestName = 4096;
 // Limits for all groups of a file together. JSON compresses a hundred times, so a small file could take all memory.
 constexpr std::size_t kMostGroupBytes = 64U << 20, kMostText = 128U << 20;
+constexpr double kLeastBytesPerUs = 1e-6, kLongestLatencyUs = 1e8;  // of a link
 constexpr std::int64_t kLongestUs = std::int64_t{1} << 53U;
 
 enum Type : std::uint32_t { kHeader = 1, kGroup = 2, kRecords = 3, kEnd = 4 };
@@ -185,6 +188,11 @@ bool is_plausible(const SegmentTrace& segment) {
   return is_part && segment.is_sent <= 1 && segment.is_server <= 1;
 }
 
+bool is_plausible(const LinkCostTrace& cost) {
+  return cost.latency_us >= 0 && cost.latency_us <= kLongestLatencyUs && cost.bytes_per_us >= kLeastBytesPerUs &&
+         cost.bytes_per_us <= model::kMaxBytesPerUs;
+}
+
 bool is_plausible(const ClockTrace& clock) { return clock.leader_us >= 0 && clock.leader_us <= kLongestUs; }
 
 bool is_plausible(const TraceRecord& record) {
@@ -199,6 +207,7 @@ bool is_plausible(const TraceRecord& record) {
     case TraceKind::kCpu: return is_plausible(record.as<CpuTrace>());
     case TraceKind::kSegment: return is_plausible(record.as<SegmentTrace>());
     case TraceKind::kClock: return is_plausible(record.as<ClockTrace>());
+    case TraceKind::kLinkCost: return is_plausible(record.as<LinkCostTrace>());
     default: return true;
   }
 }

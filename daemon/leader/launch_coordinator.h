@@ -69,6 +69,9 @@ class LaunchCoordinator final : public SchedulerPort {
   Result<void> residuals_asked_for(std::uint32_t group, std::uint64_t step) override;
   void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) override;
   std::vector<GroupPolicy> take_policies() override { return std::exchange(decided_.policies, {}); }
+  [[nodiscard]] const model::LinkModel* link_cost(model::LinkIndex link) const override {
+    return link < links_.size() ? &links_.cost(link) : nullptr;
+  }
 
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
   void slowest_step_measured(double us);

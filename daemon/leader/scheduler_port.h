@@ -39,6 +39,8 @@ class SchedulerPort {
   virtual void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) = 0;
   // With which policies groups begin, and what was decided about them since the last call. Each is given once, for traces.
   virtual std::vector<GroupPolicy> take_policies() = 0;
+  // What the schedulers take a link for by now. Null: there is no such link.
+  [[nodiscard]] virtual const model::LinkModel* link_cost(model::LinkIndex link) const = 0;
 };
 
 }  // namespace deft::daemon

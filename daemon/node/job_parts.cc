@@ -45,10 +45,8 @@ void JobParts::progress_due() {
   if (view->node_count() > 1) recovery.report_progress();
 }
 
-void JobParts::record_policies() {
-  if (around_.scheduler == nullptr) return;
-  for (const GroupPolicy& policy : around_.scheduler->take_policies())
-    recorder.policy_changed(policy, MonotonicClock::now());
+void JobParts::record_decisions() {
+  if (around_.scheduler != nullptr) recorder.take_decisions(*around_.scheduler, MonotonicClock::now());
 }
 
 void JobParts::await_stopped_links() {

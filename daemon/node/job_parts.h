@@ -48,7 +48,7 @@ class JobParts final : public LinkEvents {
   }
   void failed(const Error& error) override { around_.control.fail(error); }
   [[nodiscard]] bool wants_segments() const override { return recorder.is_writing(); }
-  void record_policies();      // that the leader's schedulers, if they are on this node, have decided
+  void record_decisions();     // of the leader's schedulers, if they are on this node
   void await_stopped_links();  // looks at links that the leader stopped until they have ended
 
  private:

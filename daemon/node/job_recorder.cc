@@ -3,7 +3,9 @@
 #include <glog/logging.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <ctime>
 #include <limits>
 #include <memory>
@@ -13,6 +15,7 @@
 #include "core/base/policy_traits.h"
 #include "core/compress/registry.h"
 #include "core/shm/memory_records.h"
+#include "core/trace/link_cost_trace.h"
 #include "core/trace/segment_trace.h"
 #include "daemon/base/log_lines.h"
 
@@ -21,6 +24,7 @@ namespace {
 
 constexpr TimeUs kStallDumpsUs = 60'000'000;     // a stall is told again and again, and written only now and then
 constexpr std::size_t kMostStreams = 4;          // of which a slow disk keeps all but one; each has a thread
+constexpr double kNoticeable = 0.005;            // of a link's cost
 constexpr TimeUs kLongestAnswerUs = 60'000'000;  // an answer that took longer says nothing about the clocks
 
 trace::TraceGroup::Bucket traced_bucket(const BucketMap& map, model::BucketIndex number, std::uint64_t min_bytes) {
@@ -46,6 +50,16 @@ trace::PolicyTrace traced_policy(const GroupPolicy& policy) {
           .group = static_cast<std::uint16_t>(policy.group),
           .policy = static_cast<std::uint8_t>(find_policy(change.choice.policy)->id),
           .reason = static_cast<std::uint8_t>(change.why)};
+}
+
+trace::LinkCostTrace traced_cost(model::LinkIndex link, const model::LinkModel& cost) {
+  return {.latency_us = cost.latency_us, .bytes_per_us = cost.bytes_per_us, .link = static_cast<std::uint16_t>(link)};
+}
+
+// Changes that no decision would notice are not recorded.
+bool has_moved(const trace::LinkCostTrace& then, const model::LinkModel& now) {
+  const auto moved = [](double a, double b) { return std::abs(a - b) > kNoticeable * std::max(a, b); };
+  return moved(then.latency_us, now.latency_us) || moved(then.bytes_per_us, now.bytes_per_us);
 }
 
 void record_cpu(trace::Recorder& recorder, const CpuTimes& times, std::size_t link) {
@@ -127,10 +141,26 @@ void JobRecorder::settings_changed(std::map<std::string, std::string> options, T
   changed_.options = std::move(options);
 }
 
-void JobRecorder::policy_changed(const GroupPolicy& policy, TimeUs now_us) {
-  const trace::TraceRecord record(now_us, now_us, traced_policy(policy));
-  recorder_->add(record);
-  changed_.policies[policy.group] = record;
+void JobRecorder::take_decisions(SchedulerPort& schedulers, TimeUs now_us) {
+  for (const GroupPolicy& policy : schedulers.take_policies()) {
+    const trace::TraceRecord record(now_us, now_us, traced_policy(policy));
+    recorder_->add(record);
+    changed_.policies[policy.group] = record;
+  }
+  auto& costs = changed_.link_costs;
+  for (model::LinkIndex link = 0; const auto* const cost = schedulers.link_cost(link); ++link) {
+    const trace::TraceRecord record(now_us, now_us, traced_cost(link, *cost));
+    const bool is_new = link == costs.size();
+    if (!is_new && !has_moved(costs[link].as<trace::LinkCostTrace>(), *cost)) continue;
+    recorder_->add(record);
+    if (is_new) costs.emplace_back();
+    costs[link] = record;
+  }
+}
+
+void JobRecorder::Changed::add_decisions(trace::Recorder& recorder) const {
+  for (const auto& [group, policy] : policies) recorder.add(policy);
+  for (const auto& cost : link_costs) recorder.add(cost);
 }
 
 void JobRecorder::begin(std::function<void(Result<void>)> ready) {
@@ -153,7 +183,7 @@ void JobRecorder::open_stream(const std::string& path_of_folder, std::function<v
   const auto opened = [this, path = path_of_folder + "/" + name, then = std::move(then)](const Result<void>& ok) {
     if (!ok) return then(ok);
     for (const auto& group : groups_) streams_.newest().add(group);
-    for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
+    changed_.add_decisions(*recorder_);
     writing_.path = path;
     writing_.told.clear();
     LOG(INFO) << about(members_.identity()) << "writes a trace to " << path;
@@ -215,7 +245,7 @@ Result<std::string> JobRecorder::stop() {
 Result<std::string> JobRecorder::dump(const std::string& reason) {
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
   if (dumps_.newest && !dumps_.newest->ended()) return dumps_.newest->path();
-  for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
+  changed_.add_decisions(*recorder_);
   auto header = header_of(members_, *view_, place_.host, changed_.options);
   auto dump = start_writer<RingDump>(RingDump::Content{recorder_, std::move(header), groups_, members_.identity().uid},
                                      place_.state_folder, reason);

@@ -76,8 +76,9 @@ class JobRecorder {
   // has a record of it.
   void settings_changed(std::map<std::string, std::string> options, TimeUs now_us);
 
-  // Files that begin later have the newest policy of each group, too.
-  void policy_changed(const GroupPolicy& policy, TimeUs now_us);
+  // Takes what the leader's schedulers have decided, and what they take the links for. Files that begin later have the newest policy of
+  // each group and the newest cost of each link, too.
+  void take_decisions(SchedulerPort& schedulers, TimeUs now_us);
 
   void declared(std::uint32_t group, const std::string& name, const Gradients& gradients);
   // All ranks have released the group: files that begin later do not have it.
@@ -111,6 +112,9 @@ class JobRecorder {
   struct Changed {                                              // while the job runs
     std::map<std::string, std::string> options = {};            // by the user
     std::map<std::uint32_t, trace::TraceRecord> policies = {};  // by group: the newest
+    std::vector<trace::TraceRecord> link_costs = {};            // by link: the newest
+
+    void add_decisions(trace::Recorder& recorder) const;
   };
   Changed changed_;
   std::vector<trace::TraceGroup> groups_;

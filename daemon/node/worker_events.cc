@@ -43,7 +43,7 @@ Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
     }
     case shm::RecordKind::kStage: {
       parts_->measurements.stage_began(worker, record.as<shm::StageRecord>(), parts_->clock.now_us());
-      parts_->record_policies();
+      parts_->record_decisions();
       parts_->recorder.stage_began(worker, record.as<shm::StageRecord>(), MonotonicClock::now());
       return {};
     }

@@ -28,6 +28,9 @@ struct FakeScheduler final : SchedulerPort {
     return {};
   }
   std::vector<GroupPolicy> take_policies() override { return std::exchange(policies, {}); }
+  [[nodiscard]] const model::LinkModel* link_cost(model::LinkIndex link) const override {
+    return link < links.size() ? &links[link] : nullptr;
+  }
   void launch_finished(std::uint64_t number, std::optional<TimeUs> /*link_us*/, bool /*overlapped*/) override {
     finished.push_back(number);
   }
@@ -35,6 +38,7 @@ struct FakeScheduler final : SchedulerPort {
   std::vector<std::vector<std::uint64_t>> ready, stages, flushes;
   std::vector<std::uint64_t> finished;
   std::vector<GroupPolicy> policies;
+  std::vector<model::LinkModel> links;
   bool refuses = false;
 };
 

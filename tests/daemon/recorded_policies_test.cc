@@ -1,4 +1,4 @@
-// What files tell of the policies of a job.
+// What files tell of the decisions of a job's leader: policies, and what it takes links for.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -7,6 +7,7 @@
 
 #include "core/base/policy_traits.h"
 #include "core/model/policy_reason.h"
+#include "core/trace/link_cost_trace.h"
 #include "tests/daemon/recording.h"
 
 namespace deft::daemon {
@@ -29,14 +30,53 @@ std::vector<trace::PolicyTrace> policies_in(const trace::NodeTrace& trace) {
   return policies;
 }
 
-TEST_F(Recording, AFileThatBeginsLaterHasTheNewestPolicyOfEachGroup) {
+class RecordedDecisions : public Recording {
+ protected:
+  void change(GroupPolicy policy, TimeUs now_us) {
+    scheduler_.policies.push_back(std::move(policy));
+    recorder_->take_decisions(scheduler_, now_us);
+  }
+  void measure(const std::vector<double>& bytes_per_us, TimeUs now_us) {
+    scheduler_.links.clear();
+    for (const double rate : bytes_per_us) scheduler_.links.push_back({"gloo:lo", 200, rate});
+    recorder_->take_decisions(scheduler_, now_us);
+  }
+
+  FakeScheduler scheduler_;
+};
+
+// Link and rate.
+std::vector<std::pair<int, double>> link_costs_in(const trace::NodeTrace& trace) {
+  std::vector<std::pair<int, double>> costs;
+  for (const auto& record : trace.records)
+    if (record.kind() == TraceKind::kLinkCost) {
+      const auto cost = record.as<trace::LinkCostTrace>();
+      EXPECT_EQ(cost.latency_us, 200);
+      costs.emplace_back(cost.link, cost.bytes_per_us);
+    }
+  return costs;
+}
+
+TEST_F(RecordedDecisions, AFileHasTheCostOfEachLinkAndHowItChanges) {
   make("");
   ASSERT_TRUE(begin());
-  recorder_->policy_changed(policy_of(0, 3, "p3"), 1000);
-  recorder_->policy_changed(policy_of(0, 5, "bytescheduler"), 1100);
-  recorder_->policy_changed(policy_of(1, 4, "usbyte"), 1200);
+  measure({3, 4}, 1000);
+  measure({3.5, 4}, 1100);
   ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string()}));
-  recorder_->policy_changed(policy_of(1, 9, "fifo"), 1300);
+  measure({3.5, 4.004}, 1200);
+  measure({3.5, 3}, 1300);
+  using Costs = std::vector<std::pair<int, double>>;
+  EXPECT_EQ(link_costs_in(written()), (Costs{{1, 4}, {0, 3.5}, {1, 3}})) << "a change of 0.1 % decides nothing";
+}
+
+TEST_F(RecordedDecisions, AFileThatBeginsLaterHasTheNewestPolicyOfEachGroup) {
+  make("");
+  ASSERT_TRUE(begin());
+  change(policy_of(0, 3, "p3"), 1000);
+  change(policy_of(0, 5, "bytescheduler"), 1100);
+  change(policy_of(1, 4, "usbyte"), 1200);
+  ASSERT_TRUE(obey({ipc::TraceAction::kStart, folder_.string()}));
+  change(policy_of(1, 9, "fifo"), 1300);
   const auto policies = policies_in(written());
   ASSERT_EQ(policies.size(), 3U);
   const auto& first = policies[0];
@@ -52,10 +92,10 @@ TEST_F(Recording, AFileThatBeginsLaterHasTheNewestPolicyOfEachGroup) {
   EXPECT_EQ(policies[2].step, 9U);
 }
 
-TEST_F(Recording, ADumpHasThePolicyThatCameIntoForceLongAgo) {
+TEST_F(RecordedDecisions, ADumpHasThePolicyThatCameIntoForceLongAgo) {
   make("");
   ASSERT_TRUE(begin());
-  recorder_->policy_changed(policy_of(0, 3, "p3"), 1000);
+  change(policy_of(0, 3, "p3"), 1000);
   for (std::uint64_t number = 0; number < trace::Recorder::kRecords / 4; ++number) step(number);
   recorder_->end(false);
   recorder_.reset();

@@ -53,6 +53,24 @@ TEST(Simulation, SlowLinksShareABucketInPartsFineEnoughToEndTogether) {
   }
 }
 
+// Whoever takes one of two equal links for a slow one gives the other one more.
+TEST(Simulation, ASchedulerGoesByWhatItTakesLinksFor) {
+  const auto profile = small({{3'000'000, 0, 1}}, {10, 10});
+  const auto step_us = [&](double second) {
+    return run(profile, "bytescheduler", {.believed_links = {{"l0", 0, 10}, {"l1", 0, second}}}, {1'000'000, 4'000'000})
+        .step_us;
+  };
+  EXPECT_EQ(step_us(10), run(profile, "bytescheduler", {}, {1'000'000, 4'000'000}).step_us);
+  EXPECT_GT(step_us(2), 1.2 * step_us(10));
+}
+
+TEST(Simulation, WhatIsBelievedOfLinksMustBeACostOfEach) {
+  const auto profile = small({{3'000'000, 0, 1}}, {10, 10});
+  using Costs = std::vector<model::LinkModel>;
+  for (const Costs& costs : {Costs{{"l0", 0, 10}}, Costs{{"l0", 0, 10}, {"l1", 0, 0}}})
+    EXPECT_FALSE(try_run(profile, "fifo", {.believed_links = costs}));
+}
+
 TEST(Simulation, ForwardStartsAsSoonAsTheFirstBucketIsUpdated) {
   // Backward 480 + 160; bucket 1 (1600 bytes) goes from 480 on, bucket 0 (320) interrupts it at 640 for 320.
   const auto profile = small({{320, 80, 160}, {1600, 80, 480}});

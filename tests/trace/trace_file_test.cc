@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "core/base/policy_traits.h"
@@ -19,6 +20,7 @@
 #include "core/model/daemon_thread.h"
 #include "core/model/policy_reason.h"
 #include "core/model/segment_part.h"
+#include "core/trace/link_cost_trace.h"
 #include "core/trace/segment_trace.h"
 #include "core/trace/trace_stream.h"
 
@@ -218,6 +220,11 @@ TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
       TraceRecord(1, 1, CpuTrace{.thread = static_cast<std::uint16_t>(model::kLastDaemonThread)}),
       TraceRecord(1, 1, OrderTrace{.codec = model::kMaxCodecs}),
       TraceRecord(1, 1, OrderTrace{.codec = model::kWithResiduals}),
+      TraceRecord(1, 1, LinkCostTrace{.latency_us = -1, .bytes_per_us = 4}),
+      TraceRecord(1, 1, LinkCostTrace{.latency_us = 200, .bytes_per_us = 0}),
+      TraceRecord(1, 1, LinkCostTrace{.latency_us = 200, .bytes_per_us = std::numeric_limits<double>::infinity()}),
+      TraceRecord(1, 1, LinkCostTrace{.latency_us = std::numeric_limits<double>::quiet_NaN(), .bytes_per_us = 4}),
+      TraceRecord(1, 1, LinkCostTrace{.latency_us = 0, .bytes_per_us = 4}),
       TraceRecord(1, 1, SegmentTrace{.part = 0}),
       TraceRecord(1, 1, SegmentTrace{.part = static_cast<std::uint8_t>(model::kLastSegmentPart) + 1}),
       TraceRecord(1, 1, SegmentTrace{.part = 1, .is_sent = 2}),
@@ -227,8 +234,8 @@ TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
   ASSERT_TRUE((*writer)->records(records) && (*writer)->finish(0));
   const auto trace = read_trace(path());
   ASSERT_TRUE(trace);
-  EXPECT_EQ(trace->records.size(), 6U);
-  EXPECT_THAT(trace->problems, Contains(HasSubstr("18 records are impossible, or of a newer version")));
+  EXPECT_EQ(trace->records.size(), 7U);
+  EXPECT_THAT(trace->problems, Contains(HasSubstr("22 records are impossible, or of a newer version")));
 }
 
 // Files have these numbers, so they never change, whatever is added.
@@ -237,6 +244,7 @@ TEST_F(TraceFile, PoliciesReasonsThreadsAndPartsKeepTheirNumbers) {
   constexpr SegmentPart kParts[] = {SegmentPart::kSegment, SegmentPart::kResult, SegmentPart::kBlock};
   for (std::size_t i = 0; i < std::size(kParts); ++i) EXPECT_EQ(static_cast<std::size_t>(kParts[i]), i + 1);
   EXPECT_EQ(static_cast<int>(TraceKind::kSegment), 13);
+  EXPECT_EQ(static_cast<int>(TraceKind::kLinkCost), 15);
   constexpr PolicyId kPolicies[] = {PolicyId::kFifo,     PolicyId::kMgwfbp,        PolicyId::kMergeComp,
                                     PolicyId::kP3,       PolicyId::kByteScheduler, PolicyId::kProphet,
                                     PolicyId::kUsByte,   PolicyId::kDear,          PolicyId::kKnapsackPaper,
