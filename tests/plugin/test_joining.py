@@ -4,7 +4,8 @@ import json
 import threading
 import time
 
-from deft.joining import Call, Joining
+import pytest
+from deft.joining import Call, Joining, _Follower
 
 THREADS, CALLS = 4, 25
 
@@ -76,3 +77,30 @@ def test_a_round_leaves_nothing_in_the_store():
         joining.next_round()
         assert store.values == {}
     assert joining.round == 3 and joining.key_of(0, 0) not in store.keys
+
+
+class JoinedRanks:
+    """The session of one of three ranks, all of which have joined; it remembers whose announcements are asked for."""
+
+    size = 3
+
+    def __init__(self, rank):
+        self.rank, self.asked = rank, []
+        self.joining = Joining(self)
+
+    def ask(self, key):
+        self.asked.append(key)
+        return self
+
+    def answer(self, _timeout_s):
+        return b'{"joined": true}'
+
+
+@pytest.mark.parametrize("rank", range(JoinedRanks.size))
+def test_a_rank_that_has_joined_follows_every_other_rank_and_never_itself(rank):
+    session = JoinedRanks(rank)
+    follower = _Follower(session, {})
+    while not follower.all_have_joined():
+        follower.follow(0)
+    others = [other for other in range(JoinedRanks.size) if other != rank]
+    assert session.asked == [session.joining.key_of(other, 0) for other in others]

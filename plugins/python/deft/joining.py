@@ -271,14 +271,17 @@ class _Follower:
     def __init__(self, session, gradients):
         self._session = session
         self._gradients = gradients  # by name
-        self._rank = self._number = 0  # the next announcement
+        self._turn_to(0)  # whose next announcement is awaited
         self._question = None
         self._zeros = {}  # operations under way, by name
 
     def all_have_joined(self) -> bool:
-        if self._rank == self._session.rank:
-            self._rank += 1
         return self._rank >= self._session.size
+
+    def _turn_to(self, rank: int) -> None:
+        """Or to the rank after it, if it is this one."""
+        self._rank = rank + 1 if rank == self._session.rank else rank
+        self._number = 0
 
     def follow(self, timeout_s: float) -> None:
         """Follows the next announcement, if it comes in time. Some rank has not joined yet."""
@@ -292,7 +295,7 @@ class _Follower:
         self._number += 1
         said = json.loads(answer)
         if "joined" in said:
-            self._rank, self._number = self._rank + 1, 0
+            self._turn_to(self._rank + 1)
         elif "residuals" in said:
             self._send_residuals(*said["residuals"])
         elif "round" in said:
