@@ -29,7 +29,8 @@ Exit status: the first failing worker's, 128 + N if signal N killed it, 1 if Def
 class Run:
     command: list[str]
     nodes: list[Node]
-    options: dict[str, str] = field(default_factory=dict)  # of Deft, by name
+    options: dict[str, str] = field(default_factory=dict)  # of Deft, by name: the flags
+    given: dict[str, str] = field(default_factory=dict)  # the same, with what variables and the flag file say
     of_daemons: set[str] = field(default_factory=set)  # names of the options that only daemons read
     forwarded: dict[str, str] = field(default_factory=dict)  # variables for other hosts
     start_timeout: float = 60
@@ -160,33 +161,35 @@ def as_variables(flags: dict[str, str]) -> dict[str, str]:
     return {f"DEFT_{name.upper()}": value for name, value in flags.items()}
 
 
+def ask_given(environment: dict[str, str]) -> subprocess.CompletedProcess:
+    return subprocess.run([program("deft"), "options", "--given"], env=environment, capture_output=True, text=True)
+
+
+def given_options(flags: dict[str, str]) -> dict[str, str]:
+    """What flags, variables and the flag file say, by name. A flag wins over a variable, a variable over the file.
+
+    Daemons and workers refuse wrong variables and a wrong file, and the file may lie on their machines alone. So of
+    these this says nothing. A wrong value of a flag is a UsageError.
+    """
+    environment = {**os.environ, **as_variables(flags)}
+    asked = ask_given(environment)
+    if asked.returncode != 0:
+        check_values(flags)
+        asked = ask_given({**environment, "DEFT_FLAG_FILE": ""})
+    return {**json.loads(asked.stdout), **flags} if asked.returncode == 0 else flags
+
+
 def check_values(flags: dict[str, str]) -> None:
-    """A wrong value is told at once, and under the name that the user wrote. The flag file may be on other machines."""
+    """A wrong value is told under the name that the user wrote. The flag file may be on other machines."""
     known = as_variables({name: value for name, value in flags.items() if name != "flag_file"})
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
-    asked = subprocess.run(
-        [program("deft"), "options", "--given"], env={**clean, **known}, capture_output=True, text=True
-    )
+    asked = ask_given({**clean, **known})
     if asked.returncode == 0:
         return
     text = asked.stderr.strip().removeprefix("deft options: ")
     for name in flags:
         text = text.replace(f"DEFT_{name.upper()}:", f"--{name.replace('_', '-')}:")
     raise UsageError(text)
-
-
-def given_options(flags: dict[str, str]) -> dict[str, str]:
-    """What flags, variables and the flag file say, by name. A flag wins over a variable, a variable over the file.
-
-    Daemons and workers refuse what is wrong, and the file may lie on their machines alone. So both say nothing here.
-    """
-    environment = {**os.environ, **as_variables(flags)}
-    for more in ({}, {"DEFT_FLAG_FILE": ""}):
-        words = [program("deft"), "options", "--given"]
-        asked = subprocess.run(words, env={**environment, **more}, capture_output=True, text=True)
-        if asked.returncode == 0:
-            return {**json.loads(asked.stdout), **flags}
-    return flags
 
 
 def forwarded(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
@@ -216,9 +219,8 @@ def parse(words: list[str]) -> Run | None:
         raise UsageError("no command to run is given")
     explicit, inherited = forwarded(given)
     of_daemons = {option["name"] for option in known if option["daemons_only"]}
-    options = deft_options(given)
-    check_values(options)
-    run = Run(command, place(given), options, of_daemons, {**inherited, **explicit})
-    run.start_timeout, run.grace, run.verbose = given.start_timeout, given.grace, given.verbose
     os.environ.update(explicit)
+    options = deft_options(given)
+    run = Run(command, place(given), options, given_options(options), of_daemons, {**inherited, **explicit})
+    run.start_timeout, run.grace, run.verbose = given.start_timeout, given.grace, given.verbose
     return run

@@ -129,7 +129,7 @@ class Launcher:
         return ["ssh", *options, node.host, f"exec {shlex.quote(deftrun)} --agent"]
 
     def options(self) -> dict[str, str]:
-        options, given = dict(self.run_.options), arguments.given_options(self.run_.options)
+        options, given = dict(self.run_.options), self.run_.given
         own_name = f"run-{os.getpid()}-{secrets.token_hex(4)}"
         if "job" not in given:
             options["job"] = own_name
@@ -162,12 +162,11 @@ class Launcher:
             "grace": run.grace,
         }
 
-    def make_key(self, options: dict[str, str]) -> str:
+    def make_key(self) -> str:
         """The key of this run's daemons, if they listen where other machines reach them and the user gave none."""
         if all(node.local for node in self.run_.nodes):
             return ""
-        given = arguments.given_options(options)
-        if given.get("secret_file") or given.get("insecure") == "on":
+        if self.run_.given.get("secret_file") or self.run_.given.get("insecure") == "on":
             return ""
         made = subprocess.run([arguments.program("deft"), "keygen"], capture_output=True, text=True)
         if made.returncode != 0:
@@ -176,7 +175,7 @@ class Launcher:
 
     def start_agents(self) -> None:
         options = self.options()
-        self.key = self.make_key(options)
+        self.key = self.make_key()
         for node in self.run_.nodes:
             try:
                 remote = Remote(node, self.agent_command(node))
