@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/text.h"
+
 namespace deft::tools {
 
 bool take_flag(std::vector<std::string>& arguments, std::string_view flag) {
@@ -68,6 +70,13 @@ Result<Config> load_config(const std::vector<std::string>& flags) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
   return Config::load(flags, variables, Audience::kAll);
+}
+
+tl::unexpected<Error> unknown_argument(std::string_view command, std::string_view argument,
+                                       std::span<const std::string_view> flags) {
+  const std::string_view name = argument.substr(0, argument.find('='));
+  return fail(ErrorKind::kInvalid, "unknown argument '" + std::string(argument) + "'",
+              did_you_mean(name, flags, "see deft " + std::string(command) + " --help"));
 }
 
 Result<void> expect_none(const std::vector<std::string>& arguments) {

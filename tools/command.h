@@ -61,6 +61,10 @@ Result<void> write_text(const std::string& path, const std::string& text);
 // The configuration from `flags`, the DEFT_* variables and the flag file.
 Result<Config> load_config(const std::vector<std::string>& flags);
 
+// kInvalid for an argument that `deft COMMAND` does not know; suggests the nearest of its flags.
+tl::unexpected<Error> unknown_argument(std::string_view command, std::string_view argument,
+                                       std::span<const std::string_view> flags);
+
 // kInvalid, naming the first of `arguments`, if there are any. For commands that take no further argument.
 Result<void> expect_none(const std::vector<std::string>& arguments);
 

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/base/text.h"
 #include "tools/command.h"
 #include "tools/simulate.h"
 #include "tools/tune.h"
@@ -60,6 +61,14 @@ int report(std::string_view command, const Error& error) {
   return error.kind == ErrorKind::kInvalid ? kExitUsage : kExitFailed;
 }
 
+int unknown_command(const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const Command& command : kCommands) names.push_back(command.name);
+  const std::string fix = did_you_mean(name, names, "see deft --help");
+  std::fprintf(stderr, "deft: unknown command '%s' (%s)\n", name.c_str(), fix.c_str());
+  return kExitUsage;
+}
+
 Result<int> run_command(const Command& command, Arguments arguments) {
   try {
     return command.run(arguments);
@@ -88,10 +97,7 @@ int run(const std::vector<std::string>& arguments) {
     print_usage(stdout);
     return kExitOk;
   }
-  if (!known) {
-    std::fprintf(stderr, "deft: unknown command '%s' (see deft --help)\n", name.c_str());
-    return kExitUsage;
-  }
+  if (!known) return unknown_command(name);
   const auto status = run_command(*command, Arguments(arguments).subspan(1));
   return status ? *status : report(name, status.error());
 }

@@ -1,5 +1,6 @@
 // deft optimize DIR: settings with which the traced job would be faster.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/quantities.h"
+#include "core/base/text.h"
 #include "core/compress/registry.h"
 #include "core/model/link_names.h"
 #include "core/optimize/memory_fit.h"
@@ -67,8 +69,9 @@ Result<void> check_policy(const std::string& policy) {
   if (policy.empty() || std::ranges::find(known, policy) != known.end()) return {};
   std::string listed;
   for (const auto& name : known) listed += (listed.empty() ? "" : " ") + name;
+  const std::vector<std::string_view> names(known.begin(), known.end());
   return fail(ErrorKind::kInvalid, "--policy is '" + policy + "', which is no policy whose settings are looked for",
-              "one of " + listed);
+              did_you_mean(policy, names, "one of " + listed));
 }
 
 Result<void> parse_value(const std::string& flag, const std::string& value, OptimizeOptions& options) {
@@ -111,6 +114,11 @@ Result<void> check_command(const OptimizeOptions& options) {
   return {};
 }
 
+constexpr std::array<std::string_view, 12> kFlags = {"--budget",      "-o",        "--output", "--policy",
+                                                     "--compression", "--pass",    "--memory", "--try",
+                                                     "--json",        "--running", "--verify", "--run"};
+constexpr std::span kWithValue = std::span(kFlags).first<8>();
+
 Result<OptimizeOptions> parse(Arguments arguments) {
   OptimizeOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -119,8 +127,7 @@ Result<OptimizeOptions> parse(Arguments arguments) {
       options.json = true;
     } else if (argument == "--running") {
       options.running = true;
-    } else if (argument == "--budget" || argument == "-o" || argument == "--output" || argument == "--policy" ||
-               argument == "--compression" || argument == "--pass" || argument == "--memory" || argument == "--try") {
+    } else if (std::ranges::find(kWithValue, argument) != kWithValue.end()) {
       if (++i == arguments.size())
         return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft optimize --help");
       if (auto ok = parse_value(argument, arguments[i], options); !ok) return tl::unexpected(ok.error());
@@ -134,7 +141,7 @@ Result<OptimizeOptions> parse(Arguments arguments) {
     } else if (!argument.starts_with("-") && options.folder.empty()) {
       options.folder = argument;
     } else {
-      return fail(ErrorKind::kInvalid, "unknown argument '" + argument + "'", "see deft optimize --help");
+      return unknown_argument("optimize", argument, kFlags);
     }
   }
   if (options.folder.empty())

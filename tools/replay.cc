@@ -8,6 +8,7 @@
 
 #include "core/base/numbers.h"
 #include "core/base/policy_traits.h"
+#include "core/base/text.h"
 #include "core/compress/compression_option.h"
 #include "core/compress/registry.h"
 #include "core/replay/replay.h"
@@ -120,17 +121,23 @@ Result<void> parse_value(const std::string& flag, const std::string& value, Repl
   return {};
 }
 
-bool has_value(const std::string& flag) {
-  constexpr std::array kFlags = {"--policy",      "--links", "--nodes",     "--compute",
-                                 "--compression", "--batch", "--accumulate"};
-  return std::ranges::find(kFlags, flag) != kFlags.end();
-}
+constexpr std::array<std::string_view, 10> kFlags = {"--policy",      "--links", "--nodes",      "--compute",
+                                                     "--compression", "--batch", "--accumulate", "--no-straggler",
+                                                     "--profile",     "--json"};
+constexpr std::span kWithValue = std::span(kFlags).first<7>();
+
+bool has_value(const std::string& flag) { return std::ranges::find(kWithValue, flag) != kWithValue.end(); }
 
 Result<void> check_policy(const std::string& policy) {
   if (policy.empty() || policy == "all" || find_policy(policy) != nullptr) return {};
+  std::vector<std::string_view> names = {"all"};
   std::string known;
-  for (const auto& traits : kPolicyTraits) known += " " + std::string(traits.name);
-  return fail(ErrorKind::kInvalid, "--policy is '" + policy + "', which is unknown", "all, or one of" + known);
+  for (const auto& traits : kPolicyTraits) {
+    names.push_back(traits.name);
+    known += " " + std::string(traits.name);
+  }
+  return fail(ErrorKind::kInvalid, "--policy is '" + policy + "', which is unknown",
+              did_you_mean(policy, names, "all, or one of" + known));
 }
 
 Result<ReplayOptions> parse(Arguments arguments) {
@@ -152,7 +159,7 @@ Result<ReplayOptions> parse(Arguments arguments) {
     } else if (!argument.starts_with("-") && options.folder.empty()) {
       options.folder = argument;
     } else {
-      return fail(ErrorKind::kInvalid, "unknown argument '" + argument + "'", "see deft replay --help");
+      return unknown_argument("replay", argument, kFlags);
     }
   }
   if (options.folder.empty())

@@ -1,4 +1,6 @@
 // deft report DIR -o FILE.html: one page about a traced job, which needs no network.
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -29,11 +31,13 @@ struct ReportOptions {
   TimeUs budget_us = 20'000'000;
 };
 
+constexpr std::array<std::string_view, 4> kFlags = {"-o", "--output", "--with", "--budget"};
+
 Result<ReportOptions> parse(Arguments arguments) {
   ReportOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    if (argument == "-o" || argument == "--output" || argument == "--with" || argument == "--budget") {
+    if (std::ranges::find(kFlags, argument) != kFlags.end()) {
       if (++i == arguments.size())
         return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft report --help");
       if (argument == "--budget") {
@@ -46,7 +50,7 @@ Result<ReportOptions> parse(Arguments arguments) {
     } else if (!argument.starts_with("-") && options.folder.empty()) {
       options.folder = argument;
     } else {
-      return fail(ErrorKind::kInvalid, "unknown argument '" + argument + "'", "see deft report --help");
+      return unknown_argument("report", argument, kFlags);
     }
   }
   if (options.folder.empty())

@@ -14,6 +14,9 @@ Result<int> run_set(Arguments arguments) {
   const DaemonArguments given = split_arguments(arguments);
   const auto is_setting = [](const std::string& word) { return word.find('=') != std::string::npos; };
   const auto jobs = std::ranges::count_if(given.words, std::not_fn(is_setting));
+  if (!given.words.empty() && jobs == 0)
+    return fail(ErrorKind::kInvalid, "the name of the job is missing",
+                "say deft set " + given.words.front() + " JOB; deft status lists the jobs");
   if (given.words.size() < 2 || jobs != 1 || is_setting(given.words.back()))
     return fail(ErrorKind::kInvalid,
                 "usage: deft set policy=NAME|partition_bytes=SIZE|credit_bytes=SIZE ... JOB [--socket PATH]",

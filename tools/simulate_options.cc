@@ -1,10 +1,12 @@
 #include "tools/simulate_options.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <functional>
 
 #include "core/base/numbers.h"
+#include "core/base/policy_traits.h"
+#include "core/base/text.h"
 #include "core/plan/planner.h"
 
 namespace deft::tools {
@@ -77,13 +79,14 @@ const std::vector<Flag>& flags() {
        text(&O::link_costs)},
       {"--bucketing", "NAME", "profile, uniform:BYTES, ddp, mgwfbp, usbyte or deft (default: profile)",
        text(&O::bucketing)},
-      {"--steps", "N", "steps to run (default: 200)", number<std::uint64_t>(&O::steps, 2)},
+      {"--steps", "N", "steps to run, 2 or more (default: 200)", number<std::uint64_t>(&O::steps, 2)},
       {"--warmup", "N", "steps that are not measured (default: a quarter)", number<std::uint64_t>(&O::warmup, 1)},
       {"--json", "", "print the result as JSON", [](O& o, const std::string&) { return o.json = true; }},
       {"--events", "FILE", "write every computation, transfer and update, one JSON object a line",
        text(&O::events_path)},
       {"--svg", "FILE", "draw the timeline", text(&O::svg_path)},
-      {"--partition-bytes", "N", "largest part (default: 4000000)", number<std::uint64_t>(&O::partition_bytes, 64)},
+      {"--partition-bytes", "N", "largest part, 64 or more (default: 4000000)",
+       number<std::uint64_t>(&O::partition_bytes, 64)},
       {"--credit-bytes", "N", "bytes in flight on a link (default: 16000000)",
        number<std::uint64_t>(&O::credit_bytes, 1)},
       {"--merge-groups", "HOW", "mergecomp: 1, 2, 3, exact or even:GROUPS (default: 2)", text(&O::merge_groups)},
@@ -121,8 +124,25 @@ const Flag* find_flag(std::string_view name) {
   return nullptr;
 }
 
+tl::unexpected<Error> unknown_flag(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Flag& flag : flags()) names.push_back(flag.name);
+  return fail(ErrorKind::kInvalid, "unknown flag " + std::string(name),
+              did_you_mean(name, names, "deft simulate --help lists all"));
+}
+
+Result<void> check_policy(const std::string& policy) {
+  std::vector<std::string_view> names = {"all"};
+  for (const PolicyTraits& traits : kPolicyTraits) names.push_back(traits.name);
+  if (std::ranges::find(names, policy) != names.end()) return {};
+  std::string known;
+  for (const std::string_view name : names) known += " " + std::string(name);
+  return fail(ErrorKind::kInvalid, "--policy: '" + policy + "' is none of" + known, did_you_mean(policy, names));
+}
+
 Result<void> check(const SimulateOptions& options) {
   if (options.help) return {};
+  if (auto ok = check_policy(options.policy); !ok) return ok;
   if (options.profile_path.empty()) return fail(ErrorKind::kInvalid, "no profile is given", "deft simulate --help");
   if (warmup_steps(options) >= options.steps)
     return fail(ErrorKind::kInvalid, "--warmup leaves no steps to measure", "give more --steps");
@@ -149,7 +169,7 @@ Result<SimulateOptions> parse_simulate_options(std::span<const std::string> argu
     }
     const std::size_t equals = std::min(argument.find('='), argument.size());
     const Flag* flag = find_flag(std::string_view(argument).substr(0, equals));
-    if (!flag) return fail(ErrorKind::kInvalid, "unknown flag " + argument, "deft simulate --help lists all");
+    if (!flag) return unknown_flag(argument.substr(0, equals));
     const bool has_value = equals < argument.size();
     if ((flag->value.empty() && has_value) || (!flag->value.empty() && !has_value && i + 1 == arguments.size()))
       return fail(ErrorKind::kInvalid,

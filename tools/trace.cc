@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <ostream>
 
@@ -33,6 +34,8 @@ struct MergeOptions {
   bool chrome = false;
 };
 
+constexpr std::array<std::string_view, 3> kFlags = {"--chrome", "-o", "--output"};
+
 Result<MergeOptions> parse_merge(Arguments arguments) {
   MergeOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -46,7 +49,7 @@ Result<MergeOptions> parse_merge(Arguments arguments) {
     } else if (!argument.starts_with("-") && options.folder.empty()) {
       options.folder = argument;
     } else {
-      return fail(ErrorKind::kInvalid, "unknown argument '" + argument + "'", "see deft trace --help");
+      return unknown_argument("trace", argument, kFlags);
     }
   }
   if (options.folder.empty())

@@ -127,10 +127,9 @@ bool has_range(const OptionSpec& spec, std::string_view text) {
 Result<double> checked_value(const OptionSpec& spec, std::string_view text, const std::string& where) {
   const auto number = parse_value(spec, text);
   if (!number && spec.type == OptionType::kChoice) {
-    const auto near = closest(lower(text), split_choices(spec.choices));
     return fail(ErrorKind::kInvalid,
                 where + ": '" + std::string(text) + "' is none of " + replaced(spec.choices, '|', ' '),
-                near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
+                did_you_mean(lower(text), split_choices(spec.choices)));
   }
   if (!number)
     return fail(ErrorKind::kInvalid,
@@ -152,11 +151,9 @@ Result<void> add_user_limit(UserLimits& limits, std::string_view entry, const st
   const OptionSpec* spec = find_in(user_limit_table(), key);
   if (!spec) {
     const auto keys = names_of(user_limit_table());
-    const auto near = closest(key, keys);
     std::string known = "the limits are";
     for (const std::string_view name : keys) known += (name == keys.front() ? " " : ", ") + std::string(name);
-    return fail(ErrorKind::kInvalid, where + ": '" + key + "' is no limit",
-                near.empty() ? known : "did you mean " + std::string(near) + "?");
+    return fail(ErrorKind::kInvalid, where + ": '" + key + "' is no limit", did_you_mean(key, keys, known));
   }
   if (equals == std::string_view::npos)
     return fail(ErrorKind::kInvalid, where + ": " + key + " has no value", "say " + key + "=NUMBER");

@@ -135,4 +135,9 @@ std::string_view closest(std::string_view word, std::span<const std::string_view
   return best;
 }
 
+std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates, std::string otherwise) {
+  const std::string_view near = closest(word, candidates);
+  return near.empty() ? std::move(otherwise) : "did you mean " + std::string(near) + "?";
+}
+
 }  // namespace deft

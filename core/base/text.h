@@ -44,6 +44,10 @@ std::string_view trimmed(std::string_view text);
 // The candidate that `word` is most likely a misspelling of; empty if none is near.
 std::string_view closest(std::string_view word, std::span<const std::string_view> candidates);
 
+// For an error's `fix`: "did you mean X?", or `otherwise` if no candidate is near.
+std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates,
+                         std::string otherwise = {});
+
 // FNV-1a: the same on all nodes, whatever their library. `hash`: the hash of the text before it.
 constexpr std::uint64_t stable_hash(std::string_view text, std::uint64_t hash = 0xcbf29ce484222325U) {
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;

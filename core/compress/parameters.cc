@@ -75,17 +75,15 @@ std::string_view Parameters::choice(std::string_view key, std::span<const std::s
   std::string_view value = choices.front();
   if (const auto text = take(key)) {
     const auto known = std::ranges::find(choices, *text);
-    const std::string_view meant = closest(*text, choices);
     std::string all;
     for (const std::string_view one : choices) all.append(all.empty() ? "" : " or ").append(one);
     if (known != choices.end())
       value = *known;
     else if (!fault_)
-      fault_ =
-          Error{ErrorKind::kInvalid,
-                std::string(key) + "=" + readable(*text, 40) + " does not exist",
-                meant.empty() ? "give " + std::string(key) + "=" + all : "did you mean " + std::string(meant) + "?",
-                {}};
+      fault_ = Error{ErrorKind::kInvalid,
+                     std::string(key) + "=" + readable(*text, 40) + " does not exist",
+                     did_you_mean(*text, choices, "give " + std::string(key) + "=" + all),
+                     {}};
   }
   note(key, value);
   return value;
@@ -95,12 +93,9 @@ Result<void> Parameters::finish(std::string_view codec) const {
   if (fault_) return tl::unexpected(fault_->in("codec " + std::string(codec)));
   for (const Given& given : given_) {
     if (given.read) continue;
-    const std::string_view meant = closest(given.key, known_);
-    return fail(ErrorKind::kInvalid,
-                "the codec " + std::string(codec) + " has no parameter '" + readable(given.key, 40) + "'",
-                !meant.empty()   ? "did you mean " + std::string(meant) + "?"
-                : known_.empty() ? "it has none"
-                                 : "it has " + std::string(known_.front()));
+    return fail(
+        ErrorKind::kInvalid, "the codec " + std::string(codec) + " has no parameter '" + readable(given.key, 40) + "'",
+        did_you_mean(given.key, known_, known_.empty() ? "it has none" : "it has " + std::string(known_.front())));
   }
   return {};
 }

@@ -153,11 +153,10 @@ Made make_codec(std::string_view text, const CodecKernels& kernels) {
   const std::string_view name = text.substr(0, text.find('/'));
   const auto* const row = std::ranges::find(kRows, name, &Row::name);
   if (row == kRows.end()) {
-    const std::string_view meant = closest(name, kNames);
     std::string all;
     for (const std::string_view known : kNames) all.append(all.empty() ? "choose " : ", ").append(known);
     return fail(ErrorKind::kInvalid, "no codec is called '" + readable(name, 40) + "'",
-                meant.empty() ? all : "did you mean " + std::string(meant) + "?");
+                did_you_mean(name, kNames, all));
   }
   Parameters given(name.size() < text.size() ? text.substr(name.size() + 1) : std::string_view{});
   return row->make(row->name, given, kernels);  // not `name`, which ends with `text`

@@ -147,9 +147,7 @@ tl::unexpected<Error> no_such_nic(std::string_view pattern, std::span<const Nic>
   std::string what = "no network interface '" + name + "'; there are: " + listed(nics);
   std::vector<std::string_view> known;
   for (const Nic& nic : nics) known.emplace_back(nic.name);
-  const std::string_view similar = closest(name, known);
-  return fail(ErrorKind::kInvalid, std::move(what),
-              similar.empty() ? "" : "did you mean " + std::string(similar) + "?");
+  return fail(ErrorKind::kInvalid, std::move(what), did_you_mean(name, known));
 }
 
 // Why a NIC that was asked for cannot be a link; empty if it can.

@@ -257,13 +257,15 @@ bool Reader::parse_error(std::size_t position, const std::string& token, const J
                       : "not valid JSON at byte " + std::to_string(position));
 }
 
+constexpr char kWhatAProfileIs[] = "examples/profiles has profiles, and deft replay DIR --profile FILE writes one";
+
 }  // namespace
 
 Result<Profile> parse_profile(std::string_view json) {
   if (json.size() > kMaxProfileText) return fail(ErrorKind::kInvalid, "the profile is larger than 64 MiB");
   Reader reader;
   if (!Json::sax_parse(json.begin(), json.end(), &reader))
-    return fail(ErrorKind::kInvalid, reader.error.empty() ? "not valid JSON" : reader.error);
+    return fail(ErrorKind::kInvalid, reader.error.empty() ? "not valid JSON" : reader.error, kWhatAProfileIs);
   if (auto ok = check_profile(reader.profile); !ok) return tl::unexpected(ok.error());
   return std::move(reader.profile);
 }

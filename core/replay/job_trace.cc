@@ -140,7 +140,9 @@ Result<std::vector<std::string>> paths_of_traces(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error))
     if (entry.path().extension() == ".trace") paths.push_back(entry.path().string());
-  if (error) return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message());
+  if (error)
+    return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message(),
+                "give the folder that DEFT_TRACE named");
   if (paths.empty())
     return fail(ErrorKind::kInvalid, "the folder " + folder + " has no file NAME.trace",
                 "train with DEFT_TRACE=" + folder + ", and copy the files of all nodes into one folder");

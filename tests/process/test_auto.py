@@ -214,9 +214,11 @@ def test_sizes_change_every_few_steps_and_no_sum_does():
 
 
 def test_usage_of_deft_set_is_told():
-    for words in ([], ["policy=p3"], ["policy=p3", "job", "more"]):
+    for words in ([], ["policy=p3", "job", "more"], ["job"]):
         refused = deft("set", *words)
         assert refused.returncode == 2 and "usage: deft set policy=NAME|" in refused.stderr
+    refused = deft("set", "policy=p3")
+    assert refused.returncode == 2 and "the name of the job is missing (say deft set policy=p3 JOB" in refused.stderr
     for word, why in {
         "colour=red": "no setting 'colour' that can change (set one of policy, partition_bytes, credit_bytes",
         "credit_bytes=12 apples": "credit_bytes: '12 apples' is not a size",

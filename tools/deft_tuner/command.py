@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -87,14 +88,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
+    if not re.fullmatch("[0-9]+", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
+    return int(text)
 
 
 def seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
     return value
