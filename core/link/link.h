@@ -127,6 +127,9 @@ class Link {
 // An error names the NIC and lists the NICs that exist.
 Result<std::vector<LinkSpec>> resolve_links(std::string_view grammar, bool loopback_allowed);
 
+// kInvalid if no machine could resolve the list: its form is wrong, or there is no such backend. Looks at no NIC.
+Result<void> check_links(std::string_view grammar);
+
 // "gloo:eth0 (10.0.0.1), ps:10.0.0.9:29610": the resolved names, for people.
 std::string describe(std::span<const LinkSpec> specs);
 

@@ -109,6 +109,8 @@ Result<void> take_item(std::vector<Entry>& entries, std::string_view item) {
 }
 
 Result<std::vector<Entry>> parse(std::string_view grammar) {
+  grammar = trimmed(grammar);
+  if (grammar == "auto") grammar = "gloo:auto";
   std::vector<Entry> entries;
   while (true) {
     const std::size_t comma = grammar.find(',');
@@ -249,14 +251,24 @@ Result<void> append_entry(std::vector<LinkSpec>& specs, const Entry& entry, bool
 }  // namespace
 
 Result<std::vector<LinkSpec>> choose_links(std::string_view grammar, bool loopback_allowed, std::span<const Nic> nics) {
-  grammar = trimmed(grammar);
-  auto entries = parse(grammar == "auto" ? "gloo:auto" : grammar);
+  auto entries = parse(grammar);
   if (!entries) return tl::unexpected(entries.error());
   std::vector<LinkSpec> specs;
   for (const Entry& entry : *entries) {
     if (auto added = append_entry(specs, entry, loopback_allowed, nics); !added) return tl::unexpected(added.error());
   }
   return specs;
+}
+
+Result<void> check_links(std::string_view grammar) {
+  const auto entries = parse(grammar);
+  if (!entries && entries.error().kind != ErrorKind::kInvalid) return {};  // a backend that this build lacks
+  if (!entries) return tl::unexpected(entries.error());
+  for (const Entry& entry : *entries) {
+    if (entry.backend->place != Place::kServers) continue;
+    if (const auto servers = split_servers(entry.names.front()); !servers) return tl::unexpected(servers.error());
+  }
+  return {};
 }
 
 Result<std::vector<LinkSpec>> resolve_links(std::string_view grammar, bool loopback_allowed) {

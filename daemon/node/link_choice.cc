@@ -113,10 +113,14 @@ LinkChoice choose_links(const Membership& members, const std::string& host, bool
   const bool in_workers = std::ranges::any_of(link::backends(), [&](const link::Backend& backend) {
     return backend.runs_in_workers() && wanted.find(backend.name) != std::string::npos;
   });
-  if (members.identity().world == 1 || (alone && !in_workers)) return {{{"local", "", ""}}, std::nullopt};
+  const std::string context = "links '" + wanted + "' on " + host;
+  if (members.identity().world == 1 || (alone && !in_workers)) {
+    if (const auto ok = link::check_links(wanted); !ok) return {{}, ok.error().in(context)};
+    return {{{"local", "", ""}}, std::nullopt};
+  }
   const bool is_one_machine = alone || link::is_loopback_address(members.identity().leader);
   auto specs = link::resolve_links(wanted, is_one_machine);
-  if (!specs) return {{}, specs.error().in("links '" + wanted + "' on " + host)};
+  if (!specs) return {{}, specs.error().in(context)};
   LinkChoice choice;
   bool local = false;
   for (auto& spec : *specs) {

@@ -22,7 +22,8 @@ struct LinkChoice {
   std::optional<Error> refusal;  // why this node cannot take part
 };
 
-// A node that has all workers needs no link between nodes: whatever DEFT_LINKS says of those, "local" stands for them.
+// A node that has all workers needs no link between nodes: whatever DEFT_LINKS says of those, "local" stands for them. Only the form of
+// DEFT_LINKS is checked then, since the list may be for the NICs of other machines.
 // `members` is complete. Reads the NICs of this machine, `host`. `has_key`: that daemons and parameter servers share.
 LinkChoice choose_links(const Membership& members, const std::string& host, bool has_key);
 

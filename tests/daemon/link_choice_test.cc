@@ -1,4 +1,4 @@
-// The real drivers of links: who pays for the descriptors that they take of the daemon.
+// The links of a node, and their real drivers: who pays for the descriptors that these take of the daemon.
 #include "daemon/node/link_choice.h"
 
 #include <gtest/gtest.h>
@@ -70,6 +70,36 @@ TEST_F(LinkDrivers, ALinkForWhichItsUserCannotPayDoesNotOpen) {
   EXPECT_NE(opened->error().fix.find("descriptors in the option user_limits"), std::string::npos);
   EXPECT_EQ(taken(*limits), 0u);
 }
+
+struct OneNode : testing::TestWithParam<std::uint32_t> {  // of so many workers
+  static LinkChoice choose(const std::string& links) {
+    JobSettings settings = fake_settings();
+    settings.links = links;
+    return choose_links(Membership({"job", 7, GetParam(), GetParam(), "", ""}, settings), "hosta", false);
+  }
+};
+
+TEST_P(OneNode, NeedsNoneOfTheNicsThatOtherMachinesHave) {
+  for (const char* links : {"auto", "gloo:nosuch", "gloo:^lo", "ps:10.0.0.9:29610"}) {
+    const LinkChoice choice = choose(links);
+    EXPECT_FALSE(choice.refusal) << choice.refusal->message();
+    ASSERT_EQ(choice.specs.size(), 1u) << links;
+    EXPECT_EQ(choice.specs[0].backend, "local") << links;
+  }
+}
+
+TEST_P(OneNode, IsToldOfAListThatNoMachineCouldUse) {
+  for (const auto& [links, says] : {std::pair("gluu:eth0", "there is no link backend 'gluu'"),
+                                    {"", "has no backend"},
+                                    {"ps:host", "is no address"}}) {
+    const LinkChoice choice = choose(links);
+    ASSERT_TRUE(choice.refusal) << links;
+    EXPECT_NE(choice.refusal->message().find(says), std::string::npos) << choice.refusal->message();
+    EXPECT_NE(choice.refusal->where.find("on hosta"), std::string::npos) << choice.refusal->where;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Workers, OneNode, testing::Values(1u, 2u));
 
 }  // namespace
 }  // namespace deft::daemon
