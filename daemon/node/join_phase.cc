@@ -91,7 +91,8 @@ void JoinPhase::on_deadline() {
     deadline_ = reactor_.after(settings.silence_us(), [this] { on_deadline(); });
     return;
   }
-  control_.end(choice_.refusal ? *choice_.refusal : nobody_answered(), false);
+  // A wrong name of the leader comes first: links may be refused only because the leader seems to be another machine.
+  control_.end(choice_.refusal && !line_.is_nowhere() ? *choice_.refusal : nobody_answered(), false);
 }
 
 Error JoinPhase::nobody_answered() const {

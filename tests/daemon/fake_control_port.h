@@ -19,8 +19,10 @@ struct FakeControlPort final : ControlPort {
   void disconnect(const Peer& peer) override { disconnected.push_back(peer); }
   void send(const Peer& peer, const std::string& message) override { sent.emplace_back(peer, message); }
   [[nodiscard]] bool is_locked_out(const Peer& /*peer*/) const override { return locked_out; }
+  [[nodiscard]] bool is_nowhere(const Peer& /*peer*/) const override { return nowhere; }
   std::optional<Error> refuses;
   bool locked_out = false;
+  bool nowhere = false;  // the leader's name has no address
   std::vector<std::string> connected;
   std::vector<Peer> disconnected;
   std::vector<std::pair<Peer, std::string>> sent;

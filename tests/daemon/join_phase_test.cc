@@ -52,6 +52,18 @@ TEST(JoinPhase, TheDeadlineTellsThatTheLeaderMayHaveAnotherKey) {
   EXPECT_TRUE(says(daemon.end(), "did not answer within 9 s, because it ends connections before a message can pass"));
 }
 
+// Without an address the leader counts as another machine, and links over loopback are refused for that alone.
+TEST(JoinPhase, TheDeadlineTellsOfALeaderWithoutAnAddressRatherThanOfRefusedLinks) {
+  for (const bool nowhere : {false, true}) {
+    FakeDaemon daemon;
+    daemon.no_links = Error{ErrorKind::kUnavailable, "lo is the loopback", "", {}};
+    daemon.control.nowhere = nowhere;
+    daemon.bring_to(Stage::kJoining);
+    daemon.advance(9 * kSecond);
+    EXPECT_TRUE(says(daemon.end(), nowhere ? "finds no IPv4 address of that name" : "lo is the loopback"));
+  }
+}
+
 TEST(JoinPhase, ALeaderThatLivesMaySayFirstWhoIsMissing) {
   FakeDaemon daemon;
   daemon.bring_to(Stage::kJoining);
