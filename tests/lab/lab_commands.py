@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPARE = str(ROOT / "bench" / "compare")
 
 
-def run_compare(*argv, prefix=(), timeout=400, **popen):
+def run_compare(*argv, prefix=(), timeout=550, **popen):
     """bench/compare to its end, with the interpreter that runs the tests."""
     command = [*prefix, sys.executable, COMPARE, *map(str, argv)]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT, **popen)

@@ -39,12 +39,12 @@ def test_ddp_keeps_replicas_equal_and_compute_does_not(emulated, tmp_path):
 @pytest.mark.skipif(not BUILT, reason="deftd or the torch plugin is not built")
 def test_replay_predicts_each_scheme_from_its_trace_and_from_the_first_ones(emulated, tmp_path):
     schemes = "fifo,bytescheduler,fifo:compression=int8,fifo@4x"
-    done, records = compared(tmp_path, "--predict", "--schemes", schemes, "--rate", "100mbit", "--logs", tmp_path)
+    done, records = compared(tmp_path, "--predict", "--schemes", schemes, "--coverage", "2", "--logs", tmp_path)
     assert done.returncode == 0, done.stderr
     said = {(p["from"], scheme): p for scheme, record in records.items() for p in record["predictions"]}
     assert set(said) == {(traced, scheme) for scheme in schemes.split(",") for traced in ("fifo", scheme)}
     assert all(p["ms"] > 0 and p["coarse_ms"] > 0 and p["measured_ms"] > 0 for p in said.values())
-    # The network bounds this job, so a quarter of the bytes and four times the rate are much faster.
+    # The network bounds this job on any machine, so a quarter of the bytes and four times the rate are much faster.
     for scheme in ("fifo:compression=int8", "fifo@4x"):
         assert said["fifo", scheme]["ms"] < 0.8 * said["fifo", "fifo"]["ms"]
     assert "from the trace of" in done.stdout
