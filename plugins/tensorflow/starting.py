@@ -1,5 +1,6 @@
-"""init() for TensorFlow: a graph applies the averages of its own step."""
+"""init() for TensorFlow: a graph applies the averages of its own step, and Ctrl-C ends its waits."""
 
+from deft.interrupts import listen
 from deft.undelayed import init_undelayed
 
 
@@ -10,3 +11,4 @@ def init(comm=None, process_sets=None, **options):
     (policy="bytescheduler", timeout="5s") and win over DEFT_* variables.
     """
     init_undelayed("deft.tensorflow", {"comm": comm, "process_sets": process_sets, **options})
+    listen()

@@ -1,6 +1,8 @@
-"""A step that an error has ended on one rank: what the next one does, and what is said of it."""
+"""A step that an error or Ctrl-C has ended on one rank: what the next one does, and what is said of it."""
 
 import logging
+import os
+import signal
 import threading
 
 import numpy as np
@@ -73,3 +75,44 @@ a_backward_that_fails.threads = 4
 
 def test_the_next_step_finishes_one_that_an_error_has_ended(start):
     assert all(start(policy="fifo").run(a_backward_that_fails))
+
+
+def a_graph_that_waits():
+    """Rank 1 comes to a step only when Ctrl-C has ended that step on rank 0."""
+    import deft
+    import deft.tensorflow as hvd
+    from deft import world
+
+    variable, rank = tf.Variable(np.zeros(4, np.float32)), hvd.rank()
+
+    @tf.function
+    def step(target):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((variable - target) ** 2) / 2
+        (gradient,) = hvd.DistributedGradientTape(tape).gradient(loss, [variable])
+        return gradient
+
+    def check():
+        np.testing.assert_allclose(step(tf.constant(rank + 1.0)), np.full(4, -1.5))
+
+    check()
+    if rank == 0:
+        look, waits = deft.Session.look, threading.Event()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(deft.Session, "look", lambda session: waits.set() or look(session))
+            ends = threading.Thread(target=lambda: waits.wait(60) and os.kill(os.getpid(), signal.SIGINT))
+            ends.start()
+            with pytest.raises((KeyboardInterrupt, RuntimeError)) as caught:
+                step(tf.constant(1.0))
+            assert "KeyboardInterrupt" in repr(caught.value)
+            ends.join()
+        world.session().set("ended", b"1")
+    else:
+        assert world.session().ask("ended").answer(60)  # a collective would wait behind that gradient
+        check()  # with the gradient that rank 0 had handed over
+    check()
+    return True
+
+
+def test_ctrl_c_ends_a_graph_that_waits(start):
+    assert all(start(policy="fifo").run(a_graph_that_waits))

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 from deft import _native
 from deft._native import EINVALID, DeftError, call, call_back, lib, wait
 from deft.interruptible import interruptible
+from deft.interrupts import raise_if_interrupted
 from deft.joining import Call, Joining
 from deft.names_in_flight import NamesInFlight
 from deft.session_optimizers import SessionOptimizers
@@ -325,6 +326,7 @@ class Session:
 
     def look(self) -> None:
         """A collective, or a round of gradients, has not ended yet: other ranks may not come to it."""
+        raise_if_interrupted()
         self.joining.look()
         self.optimizers.look()
 
