@@ -82,7 +82,7 @@ def train_with_delayed_updates():
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     brought = {**what_a_reader_brings(hvd.rank()), "model": model, "optimizer": optimizer}
-    run_code("docs/pytorch.md", "Delayed updates", brought)
+    run_code("docs/delayed-updates.md", "Delayed updates", brought)
     return weights_of(model)
 
 
@@ -96,7 +96,7 @@ def average_in_a_process_set():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     value = torch.full((2,), float(hvd.rank()))
     names = run_code(
-        "docs/pytorch.md", "Process sets", {"hvd": hvd, "model": model, "optimizer": optimizer, "value": value}
+        "docs/horovod.md", "Process sets", {"hvd": hvd, "model": model, "optimizer": optimizer, "value": value}
     )
     return names["mean"].tolist() if names["even"].included() else None
 
@@ -121,7 +121,7 @@ def train_until_all_have_joined():
 
     batches = what_a_reader_brings(hvd.rank())["loader"][: 1 + hvd.rank()]
     run_code(
-        "docs/pytorch.md",
+        "docs/horovod.md",
         "join",
         {"hvd": hvd, "epochs": 2, "loader": Loader(batches), "model": model, "optimizer": optimizer},
     )
