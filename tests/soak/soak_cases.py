@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass, field
 
 from soak_faults import FAULTS, Draw, Fault
-from soak_field import PATIENCE_S, Field, Worker
+from soak_field import PATIENCE_S, Field, Worker, await_ends, listen_to, listen_to_all
 
 STEPS = 100
 JOB_S = 1.0  # about what a job takes without a fault
@@ -94,7 +94,7 @@ def run(nodes: Field, case: Case, grace_s: float, longest_fault_s: float = 1e9) 
     )
     fault = FAULTS[case.kind](nodes, case.draw)
     began = time.monotonic()
-    nodes.listen_to_all(workers, began + case.at_s)
+    listen_to_all(workers, began + case.at_s)
     fault_at = time.monotonic()
     fault.begin()
     try:
@@ -103,7 +103,7 @@ def run(nodes: Field, case: Case, grace_s: float, longest_fault_s: float = 1e9) 
         lifted_at = time.monotonic()
         fault.end()
     survivors = [worker for worker in workers if worker.rank not in fault.killed()]
-    nodes.await_ends(survivors, patience_s(nodes.timeout_s, grace_s))
+    await_ends(survivors, patience_s(nodes.timeout_s, grace_s))
     judge(verdict, fault, survivors, fault_at, lifted_at, grace_s)
     verdict.wrong += nodes.end_workers()
     verdict.wrong += look_after(nodes, fault)
@@ -113,9 +113,9 @@ def run(nodes: Field, case: Case, grace_s: float, longest_fault_s: float = 1e9) 
 def await_lifting(nodes: Field, fault: Fault, until: float, longest_s: float) -> None:
     """Listens until the fault is to be lifted; a fault that is cut short has nobody to hurt once all have ended."""
     if until - time.monotonic() <= longest_s:
-        nodes.listen_to_all(nodes.workers, until)
+        listen_to_all(nodes.workers, until)
     else:
-        nodes.listen_to([one for one in nodes.workers if one.rank not in fault.stopped()], longest_s)
+        listen_to([one for one in nodes.workers if one.rank not in fault.stopped()], longest_s)
 
 
 def patience_s(timeout_s: float, grace_s: float) -> float:

@@ -71,6 +71,32 @@ class Worker:
             os.kill(self.child.pid, number)
 
 
+def listen_to(workers: list[Worker], seconds: float) -> None:
+    """Reads what workers tell, for so long or until all of them have told their end."""
+    until = time.monotonic() + seconds
+    while waiting := {worker.child.stdout: worker for worker in workers if worker.end is None}:
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        for stream in select.select(list(waiting), [], [], left)[0]:
+            waiting[stream].read()
+
+
+def await_ends(workers: list[Worker], patience_s: float) -> None:
+    """Reads what workers tell until all have told their end, or none has told anything for so long: on a busy
+    machine a job that goes on may take many times as long as it does alone."""
+    heard_at = time.monotonic()
+    while any(worker.end is None for worker in workers) and time.monotonic() < heard_at + patience_s:
+        listen_to(workers, heard_at + patience_s - time.monotonic())
+        heard_at = max(heard_at, *(worker.heard_at for worker in workers))
+
+
+def listen_to_all(workers: list[Worker], until: float) -> None:
+    """Reads what workers tell up to that instant, also if all of them have told their end."""
+    listen_to(workers, until - time.monotonic())
+    time.sleep(max(until - time.monotonic(), 0))
+
+
 class Field(Nodes):
     NODES = 3
 
@@ -125,29 +151,6 @@ class Field(Nodes):
         child = self.lab.fork(node, run, environment, Path(f"{self.folder.name}/worker{rank}.log"))
         return Worker(rank, node, child)
 
-    def listen_to(self, workers: list[Worker], seconds: float) -> None:
-        """Reads what workers tell, for so long or until all of them have told their end."""
-        until = time.monotonic() + seconds
-        while waiting := {worker.child.stdout: worker for worker in workers if worker.end is None}:
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            for stream in select.select(list(waiting), [], [], left)[0]:
-                waiting[stream].read()
-
-    def await_ends(self, workers: list[Worker], patience_s: float) -> None:
-        """Reads what workers tell until all have told their end, or none has told anything for so long: on a busy
-        machine a job that goes on may take many times as long as it does alone."""
-        heard_at = time.monotonic()
-        while any(worker.end is None for worker in workers) and time.monotonic() < heard_at + patience_s:
-            self.listen_to(workers, heard_at + patience_s - time.monotonic())
-            heard_at = max(heard_at, *(worker.heard_at for worker in workers))
-
-    def listen_to_all(self, workers: list[Worker], until: float) -> None:
-        """Reads what workers tell up to that instant, also if all of them have told their end."""
-        self.listen_to(workers, until - time.monotonic())
-        time.sleep(max(until - time.monotonic(), 0))
-
     def end_workers(self) -> list[str]:
         """Waits for processes that have told their end; kills the others. What went wrong, in words."""
         wrong = []
@@ -168,7 +171,7 @@ class Field(Nodes):
     def probe(self) -> None:
         """A short job over all nodes; AssertionError if it does not run well."""
         workers = self.start(1, 3, DEFT_JOB="probe", DEFT_POLICY="fifo")
-        self.await_ends(workers, PATIENCE_S)
+        await_ends(workers, PATIENCE_S)
         ends = [worker.end for worker in workers]
         self.end_workers()
         assert all(end and end["event"] == "done" for end in ends), f"the next job did not run: {ends}"
