@@ -12,6 +12,7 @@
 #include "core/replay/explain.h"
 #include "core/replay/memory_peak.h"
 #include "core/trace/cores_trace.h"
+#include "core/trace/link_cost_trace.h"
 #include "core/trace/segment_trace.h"
 #include "tests/fuzz_trace/trace_input.h"
 #include "tests/replay/traced_simulation.h"
@@ -55,6 +56,7 @@ trace::NodeTrace seed_trace(const std::string& policy, std::optional<trace::Trac
       trace::TrafficTrace{.sent_bytes = 3'000'000, .busy_us = 60'000, .peer = 1, .rtt_us = 90, .link = 0});
   trace.records.emplace_back(
       at_us, at_us, trace::PolicyTrace{.step = 2, .partition_bytes = 1 << 20, .credit_bytes = 1 << 20, .reason = 2});
+  trace.records.emplace_back(at_us, at_us, trace::LinkCostTrace{.latency_us = 150, .bytes_per_us = 45});
   trace.records.emplace_back(at_us, at_us, trace::SettingsTrace{1});
   for (std::uint16_t thread = 1; thread <= static_cast<std::uint16_t>(model::kLastDaemonThread); ++thread)
     trace.records.emplace_back(at_us, at_us + 150'000, trace::CpuTrace{.cpu_us = 9000U * thread, .thread = thread});
