@@ -1,6 +1,11 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
+#include "core/compress/compression_option.h"
+#include "core/compress/registry.h"
+#include "core/link/link.h"
 #include "tools/command.h"
 
 namespace deft::tools {
@@ -25,10 +30,23 @@ nlohmann::json retired_as_json() {
   return out;
 }
 
-// For launchers: what variables and the flag file set, as users wrote it.
+// Names of codecs, and what a list of links may say, stand outside of the table.
+Result<void> check_codecs_and_links(const Config& config) {
+  const std::string& compression = config.text("compression");
+  for (const auto& name : compress::ladder_of(compression).value_or(std::vector{compression})) {
+    if (name.empty() || name == "none") continue;
+    if (const auto codec = compress::make_codec(name); !codec)
+      return tl::unexpected(codec.error().in("DEFT_COMPRESSION"));
+  }
+  const auto links = link::check_links(config.text("links"));
+  return links ? Result<void>{} : tl::unexpected(links.error().in("DEFT_LINKS"));
+}
+
+// For launchers: what variables and the flag file set, as users wrote it. An error tells of each value that no job can have.
 Result<nlohmann::json> given_as_json() {
   const auto config = load_config({});
   if (!config) return tl::unexpected(config.error());
+  if (auto ok = check_codecs_and_links(*config); !ok) return tl::unexpected(ok.error());
   auto out = nlohmann::json::object();
   for (const auto& spec : option_table())
     if (config->source(spec.name) != ConfigSource::kDefault) out[std::string(spec.name)] = config->text(spec.name);

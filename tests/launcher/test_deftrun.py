@@ -277,6 +277,21 @@ def test_a_wrong_value_of_a_flag_is_told_under_the_name_of_the_flag(monkeypatch)
     assert result.stderr.startswith("deftrun: --bucket-bytes: '3XB' is not a size")
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("--compression", "int88", "no codec is called 'int88' (did you mean int8?)"),
+        ("--compression", "auto/max=int44", "no codec is called 'int44' (did you mean int4?)"),
+        ("--compression", "topk/ratio=2", "ratio"),
+        ("--links", "gluu:eth0", "there is no link backend 'gluu'"),
+    ],
+)
+def test_a_codec_or_a_link_that_no_job_can_have_is_refused_before_anything_starts(flag, value, why):
+    result = deftrun("-np", "1", flag, value, "true")
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"deftrun: {flag}: ") and why in result.stderr
+
+
 @pytest.mark.parametrize(("flag", "value"), [("-np", "two"), ("-np", "0"), ("--grace", "soon"), ("--grace", "-1")])
 def test_a_number_that_is_none_is_told(flag, value):
     result = deftrun("-np", "1", flag, value, "true")
