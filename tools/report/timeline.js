@@ -22,15 +22,18 @@ class Timeline {
     this.names = data.timeline.names;
     this.rows = [];
     this.addPath();
-    let node = -1;
-    // Of a node first its workers, then its links, then what waits for them.
-    const place = (track) => (track.name.startsWith("waits") ? 2 : track.name.startsWith("rank") || track.name.startsWith("worker") ? 0 : 1);
-    const tracks = [...data.timeline.tracks].sort((one, two) => one.node - two.node || place(one) - place(two));
+    // Of a node first its workers, then its links. What waits for links comes last, of all nodes: it may take many rows.
+    const waits = (track) => track.name.startsWith("waits"), isWorker = (track) => /^(rank|worker)/.test(track.name);
+    const place = (track) => [waits(track), track.node, !isWorker(track)].map(Number);
+    const order = (one, two) => one[0] - two[0] || one[1] - two[1] || one[2] - two[2];
+    const tracks = [...data.timeline.tracks].sort((one, two) => order(place(one), place(two)));
     const titles = new Map(data.timeline.nodes);
+    let last = "";
     for (const track of tracks) {
       if (track.b.length === 0) continue;
-      const title = track.node === node ? "" : titles.get(track.node);
-      node = track.node;
+      const name = titles.get(track.node) + (waits(track) ? ": what waits for a link" : "");
+      const title = name === last ? "" : name;
+      last = name;
       this.rows.push({ label: track.name, title, begins: Float64Array.from(track.b), lengths: Float64Array.from(track.d),
         names: track.n, launches: track.l, longest: track.d.reduce((a, b) => Math.max(a, b), 0) });
     }
