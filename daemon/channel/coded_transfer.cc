@@ -13,6 +13,9 @@
 namespace deft::daemon {
 namespace {
 
+// Pieces are kept behind each other, each where a float may lie.
+std::size_t padded(std::size_t bytes) { return (bytes + alignof(float) - 1) / alignof(float) * alignof(float); }
+
 using link::Range;
 using link::WorkRequest;
 
@@ -96,12 +99,12 @@ Result<void> CodedTransfer::round_range(const Range& range, bool keeps_rest) {
 void CodedTransfer::bring_into(std::byte* kept) {
   for (const auto& piece : pieces_) {
     piece->bring_into({kept, piece->brought_bytes()});
-    kept += piece->brought_bytes();
+    kept += padded(piece->brought_bytes());
   }
 }
 
 Result<void> CodedTransfer::encode(ReplayBuffer* room) {
-  if (room != nullptr) bring_into(room->make_room(wire_bytes()));
+  if (room != nullptr) bring_into(room->make_room(kept_bytes()));
   if (auto ok = widen(); !ok) return ok;
   for (const auto& piece : pieces_)
     if (auto ok = piece->encode(); !ok) return ok;
@@ -114,13 +117,19 @@ std::size_t CodedTransfer::wire_bytes() const {
   return bytes;
 }
 
+std::size_t CodedTransfer::kept_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& piece : pieces_) bytes += padded(piece->brought_bytes());
+  return bytes;
+}
+
 void CodedTransfer::keep(ReplayBuffer& kept) {
-  std::byte* at = kept.make_room(wire_bytes());
+  std::byte* at = kept.make_room(kept_bytes());
   for (const auto& piece : pieces_) {
     const std::span<const std::byte> own = piece->brought();
     piece->sent({at, own.size()});
     copy_bytes(own, at);
-    at += own.size();
+    at += padded(own.size());
   }
   kept.filled = true;
   kept.took_residuals = std::ranges::none_of(pieces_, [](const auto& piece) { return piece->is_in_place(); });
@@ -132,16 +141,16 @@ void CodedTransfer::keep_own() {
 }
 
 Result<void> CodedTransfer::restore(ReplayBuffer& kept) {
-  if (kept.bytes != wire_bytes())
+  if (kept.bytes != kept_bytes())
     return fail(ErrorKind::kInternal,
-                "a replay of " + std::to_string(kept.bytes) + " bytes, in place of " + std::to_string(wire_bytes()));
+                "a replay of " + std::to_string(kept.bytes) + " bytes, in place of " + std::to_string(kept_bytes()));
   bring_into(kept.data.get());
   const std::byte* at = kept.data.get();
   for (const auto& piece : pieces_) {
     const std::span<std::byte> own = piece->brought();
     copy_bytes({at, own.size()}, own.data());
     if (kept.took_residuals) piece->sent({at, own.size()});  // else there is nothing to give back
-    at += own.size();
+    at += padded(own.size());
   }
   kept_ = &kept;
   return widen();

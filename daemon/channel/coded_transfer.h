@@ -81,6 +81,7 @@ class CodedTransfer {
 
  private:
   void bring_into(std::byte* kept);
+  [[nodiscard]] std::size_t kept_bytes() const;  // of a replay buffer
   [[nodiscard]] Result<void> widen();
   [[nodiscard]] Result<void> round(bool first_time);
   [[nodiscard]] Result<void> round_range(const link::Range& range, bool keeps_rest);
