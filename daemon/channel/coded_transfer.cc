@@ -13,9 +13,6 @@
 namespace deft::daemon {
 namespace {
 
-// Pieces are kept behind each other, each where a float may lie.
-std::size_t padded(std::size_t bytes) { return (bytes + alignof(float) - 1) / alignof(float) * alignof(float); }
-
 using link::Range;
 using link::WorkRequest;
 
@@ -95,12 +92,23 @@ Result<void> CodedTransfer::round_range(const Range& range, bool keeps_rest) {
   return {};
 }
 
-// The places of all pieces, one behind the other.
-void CodedTransfer::bring_into(std::byte* kept) {
+template <typename Visit>
+std::size_t CodedTransfer::for_kept(const Visit& visit) const {
+  constexpr std::size_t kPlace = alignof(float);
+  std::size_t at = 0;
   for (const auto& piece : pieces_) {
-    piece->bring_into({kept, piece->brought_bytes()});
-    kept += padded(piece->brought_bytes());
+    visit(*piece, at);
+    at += (piece->brought_bytes() + kPlace - 1) / kPlace * kPlace;
   }
+  return at;
+}
+
+std::size_t CodedTransfer::kept_bytes() const {
+  return for_kept([](const CodedPiece&, std::size_t) {});
+}
+
+void CodedTransfer::bring_into(std::byte* kept) {
+  for_kept([kept](CodedPiece& piece, std::size_t at) { piece.bring_into({kept + at, piece.brought_bytes()}); });
 }
 
 Result<void> CodedTransfer::encode(ReplayBuffer* room) {
@@ -117,20 +125,13 @@ std::size_t CodedTransfer::wire_bytes() const {
   return bytes;
 }
 
-std::size_t CodedTransfer::kept_bytes() const {
-  std::size_t bytes = 0;
-  for (const auto& piece : pieces_) bytes += padded(piece->brought_bytes());
-  return bytes;
-}
-
 void CodedTransfer::keep(ReplayBuffer& kept) {
-  std::byte* at = kept.make_room(kept_bytes());
-  for (const auto& piece : pieces_) {
-    const std::span<const std::byte> own = piece->brought();
-    piece->sent({at, own.size()});
-    copy_bytes(own, at);
-    at += padded(own.size());
-  }
+  std::byte* const room = kept.make_room(kept_bytes());
+  for_kept([room](CodedPiece& piece, std::size_t at) {
+    const std::span<const std::byte> own = piece.brought();
+    piece.sent({room + at, own.size()});
+    copy_bytes(own, room + at);
+  });
   kept.filled = true;
   kept.took_residuals = std::ranges::none_of(pieces_, [](const auto& piece) { return piece->is_in_place(); });
   kept_ = &kept;
@@ -145,13 +146,12 @@ Result<void> CodedTransfer::restore(ReplayBuffer& kept) {
     return fail(ErrorKind::kInternal,
                 "a replay of " + std::to_string(kept.bytes) + " bytes, in place of " + std::to_string(kept_bytes()));
   bring_into(kept.data.get());
-  const std::byte* at = kept.data.get();
-  for (const auto& piece : pieces_) {
-    const std::span<std::byte> own = piece->brought();
-    copy_bytes({at, own.size()}, own.data());
-    if (kept.took_residuals) piece->sent({at, own.size()});  // else there is nothing to give back
-    at += padded(own.size());
-  }
+  for_kept([&kept](CodedPiece& piece, std::size_t at) {
+    const std::span<std::byte> own = piece.brought();
+    const std::span<const std::byte> copy(kept.data.get() + at, own.size());
+    copy_bytes(copy, own.data());
+    if (kept.took_residuals) piece.sent(copy);  // else there is nothing to give back
+  });
   kept_ = &kept;
   return widen();
 }
@@ -169,15 +169,14 @@ bool CodedTransfer::has_second_requests() const {
 std::vector<WorkRequest> CodedTransfer::second_requests() {
   const bool is_restored = kept_ != nullptr && kept_->has_second;
   std::vector<WorkRequest> requests;
-  std::byte* end = kept_ != nullptr ? kept_->data.get() : nullptr;
-  for (const auto& piece : pieces_) {
-    if (end != nullptr) end += piece->brought().size();
-    if (!piece->has_second_request()) continue;
-    piece->encode_second(is_restored);
-    const std::span<const std::byte> second = piece->brought_second();
-    if (end != nullptr && !is_restored) copy_bytes(second, end - second.size());
-    requests.push_back(piece->second_request());
-  }
+  for_kept([&](CodedPiece& piece, std::size_t at) {
+    if (!piece.has_second_request()) return;
+    piece.encode_second(is_restored);
+    const std::span<const std::byte> second = piece.brought_second();
+    const std::size_t first_bytes = piece.brought_bytes() - second.size();
+    if (kept_ != nullptr && !is_restored) copy_bytes(second, kept_->data.get() + at + first_bytes);
+    requests.push_back(piece.second_request());
+  });
   if (kept_ != nullptr) kept_->has_second = true;
   made_second_ = true;
   return requests;

@@ -81,7 +81,11 @@ class CodedTransfer {
 
  private:
   void bring_into(std::byte* kept);
-  [[nodiscard]] std::size_t kept_bytes() const;  // of a replay buffer
+  // visit(piece, offset): each piece, and where a replay buffer keeps it: behind the one before, and where a float may lie. Gives the bytes
+  // of all. Whoever reads or writes the buffer goes by this.
+  template <typename Visit>
+  std::size_t for_kept(const Visit& visit) const;
+  [[nodiscard]] std::size_t kept_bytes() const;
   [[nodiscard]] Result<void> widen();
   [[nodiscard]] Result<void> round(bool first_time);
   [[nodiscard]] Result<void> round_range(const link::Range& range, bool keeps_rest);
