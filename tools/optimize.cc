@@ -387,7 +387,7 @@ Result<int> run_optimize(Arguments arguments) {
   }
   const auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
-  if (auto ok = check_folder(options->folder); !ok) return tl::unexpected(ok.error());
+  if (auto ok = replay::check_folder(options->folder); !ok) return tl::unexpected(ok.error());
   if (auto ok = check_output(options->output); !ok) return tl::unexpected(ok.error());
   const Budget budget(options->budget_us);
   auto job = read_traced_job("deft optimize", options->folder);

@@ -100,7 +100,7 @@ Result<int> run_report(Arguments arguments) {
   }
   const auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
-  if (auto ok = check_folder(options->folder); !ok) return tl::unexpected(ok.error());
+  if (auto ok = replay::check_folder(options->folder); !ok) return tl::unexpected(ok.error());
   if (auto ok = check_output(options->output); !ok) return tl::unexpected(ok.error());
   const auto job = explained(options->folder);
   if (!job) return tl::unexpected(job.error());

@@ -74,7 +74,7 @@ void describe_clocks(const replay::JobTrace& job) {
 Result<int> merge(Arguments arguments) {
   const auto options = parse_merge(arguments);
   if (!options) return tl::unexpected(options.error());
-  if (auto ok = check_folder(options->folder); !ok) return tl::unexpected(ok.error());
+  if (auto ok = replay::check_folder(options->folder); !ok) return tl::unexpected(ok.error());
   if (auto ok = check_output(options->output); !ok) return tl::unexpected(ok.error());
   const auto job = read_traces("deft trace", options->folder);
   if (!job) return tl::unexpected(job.error());

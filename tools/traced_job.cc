@@ -1,8 +1,6 @@
 #include "tools/traced_job.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -16,14 +14,6 @@ void name_problems(const std::string& command, const std::vector<std::string>& p
 }
 
 }  // namespace
-
-Result<void> check_folder(const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::directory_iterator files(folder, error);
-  if (!error) return {};
-  return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message(),
-              "give the folder with the traces of all nodes");
-}
 
 Result<replay::JobTrace> read_traces(const std::string& command, const std::string& folder) {
   auto trace = replay::read_job(folder);

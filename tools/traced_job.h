@@ -15,9 +15,6 @@ struct TracedJob {
   replay::MeasuredJob measured;
 };
 
-// kInvalid if it is no folder that can be read. Commands that write into the folder of the traces ask it first.
-Result<void> check_folder(const std::string& folder);
-
 // `command` begins each line about what is wrong. Errors as replay::read_job has them.
 Result<replay::JobTrace> read_traces(const std::string& command, const std::string& folder);
 

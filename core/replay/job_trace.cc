@@ -136,13 +136,11 @@ std::string missing_nodes(const std::map<std::uint32_t, AlignedNode>& nodes, std
 }
 
 Result<std::vector<std::string>> paths_of_traces(const std::string& folder) {
+  if (auto ok = check_folder(folder); !ok) return tl::unexpected(ok.error());
   std::vector<std::string> paths;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+  std::error_code gone_meanwhile;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, gone_meanwhile))
     if (entry.path().extension() == ".trace") paths.push_back(entry.path().string());
-  if (error)
-    return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message(),
-                "give the folder that DEFT_TRACE named");
   if (paths.empty())
     return fail(ErrorKind::kInvalid, "the folder " + folder + " has no file NAME.trace",
                 "train with DEFT_TRACE=" + folder + ", and copy the files of all nodes into one folder");
@@ -207,6 +205,14 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
   if (nodes.empty()) return fail(ErrorKind::kInvalid, "no node's trace can be used", job.problems.front());
   for (auto& [number, node] : nodes) job.nodes.push_back(std::move(node));
   return job;
+}
+
+Result<void> check_folder(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::directory_iterator files(folder, error);
+  if (!error) return {};
+  return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message(),
+              "give the folder that DEFT_TRACE named");
 }
 
 Result<JobTrace> read_job(const std::string& folder) {

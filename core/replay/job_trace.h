@@ -43,6 +43,9 @@ struct JobTrace {
 // All files of the run that counts have together at most so many records in memory (1 GB), each the same share.
 inline constexpr std::size_t kMostJobRecords = 16U << 20U;
 
+// kInvalid if it is no folder that can be read. Commands that write into the folder of the traces ask it first.
+Result<void> check_folder(const std::string& folder);
+
 // kInvalid if the folder has no usable trace.
 Result<JobTrace> read_job(const std::string& folder);
 // The same, of traces that are read already; `names` has the file of each.

@@ -56,8 +56,8 @@ struct MeasuredJob {
   std::vector<StepMemory> memories;   // of the workers that have told
   LocalSums local_sums = {};
   BusiestHost busiest_host = {};
-  std::vector<model::LinkModel> believed_links =
-      {};                     // what the leader took the profile's links for (believed_links.h); empty: not known
+  // What the leader took the profile's links for (believed_links.h). Empty: not known.
+  std::vector<model::LinkModel> believed_links = {};
   CoreWaits core_waits = {};  // with which replay corrects the nodes, if there are fewer parts than in the trace
   // The choice of `auto` that was in force in most of the traced steps. Empty: the trace does not tell, or the job had another policy. Its
   // sizes are empty if they are those of the options. If the policy changed, steps_us has only the steps under this choice.
