@@ -57,10 +57,13 @@ def optimize_with_pass(job: Job, folder: Path, changes: str, *words: str) -> sub
 
 def test_a_pass_may_leave_out_links(on_two_links, tmp_path):
     job, links = on_two_links
-    changes = f"assert best['links'] == {links}; return [{{'links': [link['name']]}} for link in job['links']]"
+    # A link alone may win by the times that were traced: then the pass is asked again, and the best has that link.
+    changes = (
+        f"assert set(best['links']) <= {set(links)}; return [{{'links': [link['name']]}} for link in job['links']]"
+    )
     done = optimize_with_pass(job, tmp_path, changes, "--json")
     assert done.returncode == 0, done.stderr
-    # How much that wins is a matter of the times that were traced: proposals_test has the choice.
+    # proposals_test has the choice.
     mine = json_of(done)["passes"]["mine"]
     assert mine["proposals"] >= 2 and mine["best_us"] > 0
 
