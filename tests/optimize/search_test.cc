@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "tests/base/random_cases.h"
 #include "tests/optimize/measured_jobs.h"
 
 namespace deft::optimize {
@@ -84,7 +85,7 @@ Overrun overrun_of(const replay::MeasuredJob& measured, double wholes) {
 
 // Each replay at the end takes as long as that of the traced job.
 TEST(Search, EndsWhenItsTimeIsOver) {
-  const auto measured = job_of_buckets(3000, "bytescheduler");
+  const auto measured = job_of_buckets(random_cases(3000), "bytescheduler");
   const auto long_enough = overrun_of(measured, 4);
   EXPECT_LT(long_enough.share, 0.1);
   EXPECT_GT(long_enough.replays, 3U);
