@@ -1,13 +1,8 @@
 """What the commands for traces say of a training of any framework."""
 
 import json
-import subprocess
 
-from cluster import BUILD, wait_until
-
-
-def deft(*words):
-    return subprocess.run([BUILD / "bin/deft", *words], capture_output=True, text=True, check=False)
+from cluster import deft, wait_until
 
 
 def good(*words):

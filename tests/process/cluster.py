@@ -237,6 +237,11 @@ def await_arrivals(arrivals: int, workers: list[Worker]) -> None:
             arrived += len(os.read(arrivals, len(workers)))
 
 
+def deft(*words: str | Path) -> subprocess.CompletedProcess:
+    """The command `deft`, when it has ended."""
+    return subprocess.run([BUILD / "bin/deft", *words], capture_output=True, text=True, timeout=600)
+
+
 def json_of(done: subprocess.CompletedProcess):
     """What a command has printed; if that is no JSON, what it complains of."""
     assert done.stdout.startswith(("{", "[")), f"{done.args} ended with {done.returncode}:\n{done.stderr}"

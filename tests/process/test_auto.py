@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cluster import BUILD, Cluster, wait_for_line, wait_until
+from cluster import Cluster, deft, wait_for_line, wait_until
 
 # It ends after STEPS steps, or all ranks together when the file ENOUGH is there: rank 0 says so.
 SUMS = """
@@ -69,10 +69,6 @@ for step in range(int(os.environ["STEPS"])):
 say(digest.hexdigest())
 session.close()
 """
-
-
-def deft(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([BUILD / "bin/deft", *words], capture_output=True, text=True)
 
 
 def run_set(cluster: Cluster, node: int, *words: str) -> subprocess.CompletedProcess:

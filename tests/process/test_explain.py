@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, PROLOGUE, json_of
+from cluster import BUILD, PROLOGUE, deft, json_of
 from slow_jobs import FAULTS
 from test_lost_links import emulated  # noqa: F401  (skips where there are no emulated nodes)
-from test_trace import deft
 
 FOLDER = Path(__file__).parent
 # Of as few bytes as the NICs are slower: on a busy machine the processors would hold up faster ones.

@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import MARGIN_S, TIMEOUT_S, Cluster, wait_for_line, wait_until
+from cluster import MARGIN_S, TIMEOUT_S, Cluster, deft, wait_for_line, wait_until
 from held import descriptors
 from test_control_groups import control_group
-from test_trace import deft
 
 TIMEOUT = f"{TIMEOUT_S:g}s"  # of jobs that lose somebody
 TRAIN = """

@@ -4,10 +4,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, json_of
+from cluster import BUILD, deft, json_of
 from ports import free_port
 from test_optimize import Job
-from test_trace import TRAIN, deft
+from test_trace import TRAIN
 
 
 @pytest.fixture(scope="module")

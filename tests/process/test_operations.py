@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, json_of, wait_for_line, wait_until
+from cluster import BUILD, Cluster, deft, json_of, wait_for_line, wait_until
 from hostile import WELCOME, Client
 
 NOBODY = 65534
@@ -50,10 +50,6 @@ try:
 except deft.DeftError as error:
     say(error)
 """
-
-
-def deft(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([BUILD / "bin/deft", *words], capture_output=True, text=True, timeout=60)
 
 
 def deftd(*words: str) -> subprocess.CompletedProcess:

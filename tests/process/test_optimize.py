@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, PROLOGUE, ROOT, json_of, wait_until
-from test_trace import TRAIN, deft
+from cluster import BUILD, PROLOGUE, ROOT, deft, json_of, wait_until
+from test_trace import TRAIN
 
 sys.path.insert(0, str(ROOT / "tools"))
 from deft_tuner import command as tuner

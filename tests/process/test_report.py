@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, json_of
-from test_trace import TRAIN, deft, merged_events, trace
+from cluster import Cluster, deft, json_of
+from test_trace import TRAIN, merged_events, trace
 
 STEPS = 24
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

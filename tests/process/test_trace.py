@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, ROOT, Cluster, json_of, wait_until
+from cluster import BUILD, ROOT, Cluster, deft, json_of, wait_until
 from test_parameter_servers import Servers
 
 STEPS = 24
@@ -48,11 +48,6 @@ session.close()
 MIXED_BYTES = {4: 307_200, 2: 153_600}  # by the bytes of an element: what may be encoded
 INT8_SHARE = 258 / 1024  # of a block
 FIRST_SEGMENT_FLOW = 1 << 52
-
-
-def deft(*arguments: str) -> subprocess.CompletedProcess:
-    command = [BUILD / "bin/deft", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 # What to put before a command, so that its monotonic clock is a month ahead.

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from cluster import json_of
+from cluster import deft, json_of
 from ports import free_port
 from under_test import BUILD
 
@@ -38,10 +38,6 @@ def daemon(no_daemon):
     process.terminate()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-
-
-def deft(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([BIN / "deft", *words], capture_output=True, text=True, timeout=60)
 
 
 def finding(name: str, *words: str) -> dict:
@@ -402,8 +398,8 @@ def test_version():
         (["simulate", VGG, "--policy", "knapsak"], 2, "(did you mean knapsack?)"),
         (["simulate", VGG, "--bucketin=ddp"], 2, "unknown flag --bucketin (did you mean --bucketing?)"),
         (["explain", "/tmp", "--html"], 2, "--html needs the name of a file"),
-        (["replay", "/tmp", "--policy", "slowest"], 2, "which is unknown (all, or one of fifo"),
-        (["replay", "/tmp", "--policy", "fast"], 2, "--policy is 'fast', which is unknown"),
+        (["replay", "/tmp", "--policy", "slowest"], 2, "--policy: 'slowest' is none of all fifo"),
+        (["replay", "/tmp", "--policy", "fast"], 2, "--policy: 'fast' is none of all fifo"),
         (["replay", "/tmp", "--policy", "fif"], 2, "(did you mean fifo?)"),
         (["optimize", "/tmp", "--policy", "prophets"], 2, "(did you mean prophet?)"),
         (["replay", "/tmp", "--batch", "0x"], 2, "how many times as large"),

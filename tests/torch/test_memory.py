@@ -1,16 +1,15 @@
 """What workers tell of their memory while a trace is written, against torch's own count; and what tools make of it."""
 
 import json
-import subprocess
 import time
 
 import deft.torch as hvd
 import pytest
 import torch
+from cluster import deft
 from deft.step_memory import ACTIVATIONS, GRADIENTS, NO_LAYER, TEMPORARY, Amount
 from deft.torch import memory_recorder
 from deft.torch.allocations import AllocationMode, Allocations, OperationMemory
-from launching import BUILD
 from torch import nn
 from torch.nn import functional
 
@@ -76,10 +75,6 @@ def train(passes=1, zero_grad=True):
     return {"peak": allocated_peak(profiler), "weights": weights, "hooks": hooks}
 
 
-def deft(*words):
-    return subprocess.run([BUILD / "bin/deft", *map(str, words)], capture_output=True, text=True, check=False)
-
-
 def replayed(folder, *what_if):
     """The memory of rank 0, once the daemons have finished their files."""
     deadline = time.monotonic() + 60
@@ -143,14 +138,14 @@ def test_optimize_keeps_within_the_memory(traced, tmp_path):
     folder, _ = traced
     peak = replayed(folder)["peak_bytes"]
     output = tmp_path / "found.flags"
-    words = ("optimize", folder, "--budget", "2s", "-o", output)
+    words = ("optimize", folder, "--budget", "60s", "-o", output)
     fits = json.loads(deft(*words, "--memory", "1GB", "--json").stdout)["memory"]
     assert fits["choice"] == "none" and fits["traced"]["peak_bytes"] == peak
     limit = int(peak - 3 * ACTIVATION)
-    found = deft(*words, "--memory", limit)
+    found = deft(*words, "--memory", str(limit))
     assert found.returncode == 0, found.stderr
     assert "The script must" in found.stdout and "# memory: a worker needs" in output.read_text()
-    memory = json.loads(deft(*words, "--memory", limit, "--json").stdout)["memory"]
+    memory = json.loads(deft(*words, "--memory", str(limit), "--json").stdout)["memory"]
     chosen = memory[memory["choice"]]
     assert chosen["peak_bytes"] <= limit
     assert chosen["passes"] > 1 or chosen["modules"]
@@ -161,7 +156,7 @@ def test_bad_sizes_are_refused(traced):
     for size in ("8XB", "", "-1GB", "0", "1e99GB", "GB"):
         refused = deft("optimize", folder, "--memory", size)
         assert refused.returncode == 2 and f"--memory is '{size}'" in refused.stderr
-    small = deft("optimize", folder, "--memory", told["weights"] // 2)
+    small = deft("optimize", folder, "--memory", str(told["weights"] // 2))
     assert small.returncode != 0 and "the least is" in small.stderr
     verify = deft("optimize", folder, "--memory", "1GB", "--verify", "true")
     assert verify.returncode == 2 and "leave out one of them" in verify.stderr
