@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "core/base/text.h"
 #include "core/ipc/daemon_socket.h"
 #include "tools/command.h"
 #include "tools/daemon_status.h"
@@ -33,9 +34,7 @@ Result<void> tell(const std::string& socket, int signal) {
 }
 
 std::string names_of(const nlohmann::json& jobs) {
-  std::string names;
-  for (const auto& job : jobs) names += (names.empty() ? "" : ", ") + text_of(job, "name", "-");
-  return names;
+  return joined(jobs, ", ", [](const nlohmann::json& job) { return text_of(job, "name", "-"); });
 }
 
 // Until the daemon's status says so, because a signal has no answer.

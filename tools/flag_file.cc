@@ -37,9 +37,7 @@ OptionValues options_in(const std::string& path) {
 }  // namespace
 
 std::string as_variables(const OptionValues& options) {
-  std::string text;
-  for (const auto& [name, value] : options) text += (text.empty() ? "" : " ") + as_variable(name) + "=" + value;
-  return text;
+  return joined(options, " ", [](const auto& option) { return as_variable(option.first) + "=" + option.second; });
 }
 
 std::string variables_in_words(const OptionValues& options) {

@@ -67,11 +67,9 @@ struct OptimizeOptions {
 Result<void> check_policy(const std::string& policy) {
   const auto known = optimize::exact_policies();
   if (policy.empty() || std::ranges::find(known, policy) != known.end()) return {};
-  std::string listed;
-  for (const auto& name : known) listed += (listed.empty() ? "" : " ") + name;
   const std::vector<std::string_view> names(known.begin(), known.end());
   return fail(ErrorKind::kInvalid, "--policy is '" + policy + "', which is no policy whose settings are looked for",
-              did_you_mean(policy, names, "one of " + listed));
+              did_you_mean(policy, names, "one of " + joined(known, " ")));
 }
 
 Result<void> parse_value(const std::string& flag, const std::string& value, OptimizeOptions& options) {

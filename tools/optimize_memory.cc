@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/base/quantities.h"
+#include "core/base/text.h"
 #include "core/optimize/model_cuts.h"
 
 namespace deft::tools {
@@ -34,9 +35,7 @@ std::string what_to_do(const Choice& choice, const replay::MeasuredJob& measured
     return "accumulate gradients: " + passes + " micro-batches" + each +
            " a step, and DistributedOptimizer(..., backward_passes_per_step=" + passes + ")";
   }
-  std::string text;
-  for (const auto& module : modules_of(choice, measured)) text += (text.empty() ? "" : ", ") + module;
-  return "recompute: torch.utils.checkpoint around " + text;
+  return "recompute: torch.utils.checkpoint around " + joined(modules_of(choice, measured), ", ");
 }
 
 nlohmann::json choice_json(const std::optional<Choice>& choice, const replay::MeasuredJob& measured) {

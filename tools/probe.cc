@@ -16,6 +16,7 @@
 #include "core/base/host_name.h"
 #include "core/base/numbers.h"
 #include "core/base/placement.h"
+#include "core/base/text.h"
 #include "core/link/address.h"
 #include "core/link/backends.h"
 #include "core/link/encryption_rule.h"
@@ -175,9 +176,7 @@ Result<void> Probe::check_links() const {
                   "give all nodes the same DEFT_ENCRYPT_GRADIENTS");
     if (nodes_[i].common == nodes_[0].common) continue;
     const auto listed = [](const ProbeNode& node) {
-      std::string text;
-      for (const auto& name : node.links) text += (text.empty() ? "" : ",") + name;
-      return text + " on " + node.host + " (rank " + std::to_string(node.rank) + ")";
+      return joined(node.links, ",") + " on " + node.host + " (rank " + std::to_string(node.rank) + ")";
     };
     return fail(ErrorKind::kMismatch,
                 "the nodes differ in their links: " + listed(nodes_[0]) + ", " + listed(nodes_[i]),

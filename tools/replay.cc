@@ -15,6 +15,7 @@
 #include "core/replay/traced_codec.h"
 #include "tools/command.h"
 #include "tools/memory_words.h"
+#include "tools/policy_argument.h"
 #include "tools/traced_job.h"
 
 namespace deft::tools {
@@ -98,6 +99,7 @@ void plan_codecs(const std::string& compression, replay::MeasuredJob& measured) 
 Result<void> parse_value(const std::string& flag, const std::string& value, ReplayOptions& options) {
   replay::WhatIf& what_if = options.what_if;
   if (flag == "--policy") {
+    if (auto ok = check_policy(value); !ok) return ok;
     what_if.policy = value;
     return {};
   }
@@ -128,18 +130,6 @@ constexpr std::span kWithValue = std::span(kFlags).first<7>();
 
 bool has_value(const std::string& flag) { return std::ranges::find(kWithValue, flag) != kWithValue.end(); }
 
-Result<void> check_policy(const std::string& policy) {
-  if (policy.empty() || policy == "all" || find_policy(policy) != nullptr) return {};
-  std::vector<std::string_view> names = {"all"};
-  std::string known;
-  for (const auto& traits : kPolicyTraits) {
-    names.push_back(traits.name);
-    known += " " + std::string(traits.name);
-  }
-  return fail(ErrorKind::kInvalid, "--policy is '" + policy + "', which is unknown",
-              did_you_mean(policy, names, "all, or one of" + known));
-}
-
 Result<ReplayOptions> parse(Arguments arguments) {
   ReplayOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -164,7 +154,6 @@ Result<ReplayOptions> parse(Arguments arguments) {
   }
   if (options.folder.empty())
     return fail(ErrorKind::kInvalid, "the folder of the traces is missing", "see deft replay --help");
-  if (auto ok = check_policy(options.what_if.policy); !ok) return tl::unexpected(ok.error());
   return options;
 }
 

@@ -5,9 +5,9 @@
 #include <functional>
 
 #include "core/base/numbers.h"
-#include "core/base/policy_traits.h"
 #include "core/base/text.h"
 #include "core/plan/planner.h"
+#include "tools/policy_argument.h"
 
 namespace deft::tools {
 namespace {
@@ -129,15 +129,6 @@ tl::unexpected<Error> unknown_flag(std::string_view name) {
   for (const Flag& flag : flags()) names.push_back(flag.name);
   return fail(ErrorKind::kInvalid, "unknown flag " + std::string(name),
               did_you_mean(name, names, "deft simulate --help lists all"));
-}
-
-Result<void> check_policy(const std::string& policy) {
-  std::vector<std::string_view> names = {"all"};
-  for (const PolicyTraits& traits : kPolicyTraits) names.push_back(traits.name);
-  if (std::ranges::find(names, policy) != names.end()) return {};
-  std::string known;
-  for (const std::string_view name : names) known += " " + std::string(name);
-  return fail(ErrorKind::kInvalid, "--policy: '" + policy + "' is none of" + known, did_you_mean(policy, names));
 }
 
 Result<void> check(const SimulateOptions& options) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,6 +38,18 @@ std::string readable(std::string_view text, std::size_t most_bytes);
 
 // ASCII letters become lower case.
 std::string lower(std::string_view text);
+
+// The items, with `separator` between each two: joined(nics, ", ", &Nic::name). `text_of` gives the text of an item; without it the
+// items are texts. Empty texts at the beginning leave no separator.
+template <typename Items, typename TextOf = std::identity>
+std::string joined(const Items& items, std::string_view separator, TextOf text_of = {}) {
+  std::string text;
+  for (const auto& item : items) {
+    if (!text.empty()) text += separator;
+    text += std::invoke(text_of, item);
+  }
+  return text;
+}
 
 // The text without the blanks at both ends.
 std::string_view trimmed(std::string_view text);

@@ -75,14 +75,12 @@ std::string_view Parameters::choice(std::string_view key, std::span<const std::s
   std::string_view value = choices.front();
   if (const auto text = take(key)) {
     const auto known = std::ranges::find(choices, *text);
-    std::string all;
-    for (const std::string_view one : choices) all.append(all.empty() ? "" : " or ").append(one);
     if (known != choices.end())
       value = *known;
     else if (!fault_)
       fault_ = Error{ErrorKind::kInvalid,
                      std::string(key) + "=" + readable(*text, 40) + " does not exist",
-                     did_you_mean(*text, choices, "give " + std::string(key) + "=" + all),
+                     did_you_mean(*text, choices, "give " + std::string(key) + "=" + joined(choices, " or ")),
                      {}};
   }
   note(key, value);

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "core/base/numbers.h"
+#include "core/base/text.h"
 #include "core/model/tensors.h"
 
 namespace deft::model {
@@ -186,8 +187,7 @@ Result<Profile> with_links(const Profile& profile, const std::vector<std::string
     const auto it = std::find_if(profile.links.begin(), profile.links.end(),
                                  [&](const ProfileLink& link) { return link.name == name; });
     if (it == profile.links.end()) {
-      std::string known;
-      for (const auto& link : profile.links) known += (known.empty() ? "" : ", ") + link.name;
+      const std::string known = joined(profile.links, ", ", &ProfileLink::name);
       return fail(ErrorKind::kInvalid, "the profile has no link '" + name + "'", "it has " + known);
     }
     links.push_back(static_cast<LinkIndex>(it - profile.links.begin()));

@@ -7,6 +7,7 @@
 
 #include "core/base/numbers.h"
 #include "core/base/policy_traits.h"
+#include "core/base/text.h"
 #include "core/compress/compression_option.h"
 #include "core/model/link_names.h"
 #include "core/replay/traced_codec.h"
@@ -68,8 +69,7 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
   for (const auto& [name, speed] : what_if.link_speed) {
     const auto& links = measured.profile.links;
     if (std::ranges::find(links, name, &model::ProfileLink::name) == links.end()) {
-      std::string known;
-      for (const auto& link : links) known += (known.empty() ? "" : " ") + link.name;
+      const std::string known = joined(links, " ", &model::ProfileLink::name);
       return fail(ErrorKind::kInvalid, "the trace has no link '" + name + "'", "its links: " + known);
     }
     if (!(speed >= 0 && speed <= kMostTimes))

@@ -1,18 +1,13 @@
 #include "core/sched/scheduler.h"
 
 #include "core/base/policy_traits.h"
+#include "core/base/text.h"
 #include "core/model/buckets.h"
 #include "core/sched/link_board.h"
 #include "core/sched/policies.h"
 
 namespace deft::sched {
 namespace {
-
-std::string known_policies() {
-  std::string text;
-  for (const auto& traits : kPolicyTraits) text += (text.empty() ? "" : " ") + std::string(traits.name);
-  return text;
-}
 
 Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
   switch (policy) {
@@ -34,8 +29,8 @@ Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
 }  // namespace
 
 Result<void> Scheduler::check_change(const SettingsChange& change) const {
-  std::string wanted;
-  for (const auto& [name, value] : change.options()) wanted += (wanted.empty() ? "" : ", ") + name + " = " + value;
+  const std::string wanted =
+      joined(change.options(), ", ", [](const auto& option) { return option.first + " = " + option.second; });
   return fail(ErrorKind::kInvalid, "this job cannot change while it runs, because its updates may be delayed",
               "start the job with a flag file (DEFT_FLAG_FILE) that says " + wanted);
 }
@@ -59,7 +54,8 @@ Result<void> check_setup(const Setup& setup) {
 Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup) {
   if (auto ok = check_setup(setup); !ok) return tl::unexpected(ok.error());
   if (const PolicyTraits* const traits = find_policy(setup.policy)) return make(traits->id, setup);
-  return fail(ErrorKind::kInvalid, "unknown policy '" + setup.policy + "'", "one of " + known_policies());
+  return fail(ErrorKind::kInvalid, "unknown policy '" + setup.policy + "'",
+              "one of " + joined(kPolicyTraits, " ", &PolicyTraits::name));
 }
 
 }  // namespace deft::sched

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/base/config.h"
+#include "core/base/text.h"
 
 namespace deft::sched {
 namespace {
@@ -13,11 +14,7 @@ namespace {
 constexpr std::string_view kPolicy = "policy", kPartition = "partition_bytes", kCredit = "credit_bytes";
 constexpr std::array kNames = {kPolicy, kPartition, kCredit};
 
-std::string listed_names() {
-  std::string text;
-  for (const auto name : kNames) text += (text.empty() ? "" : ", ") + std::string(name);
-  return text;
-}
+std::string listed_names() { return joined(kNames, ", "); }
 
 Result<std::string> name_in(const std::string& word) {
   const auto equals = word.find('=');

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "core/base/text.h"
 #include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
@@ -204,8 +205,7 @@ void Job::begin() {
     // The answer comes before the first sum, so that the shortest trace tells how far the clocks are apart.
     if (line_.leader() == nullptr) line_.send(wire::Heartbeat{.sent_us = MonotonicClock::now()});
     const View& view = *parts_->view;
-    std::string links;
-    for (const auto& link : view.links()) links += (links.empty() ? "" : " ") + link.name();
+    const std::string links = deft::joined(view.links(), " ", &link::LinkSpec::name);
     LOG(INFO) << about(members_.identity()) << "runs: " << view.world() << " workers on " << view.node_count()
               << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
               << links;

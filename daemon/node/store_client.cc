@@ -1,4 +1,5 @@
 #include "daemon/node/store_client.h"
+#include "core/base/text.h"
 
 #include <algorithm>
 #include <chrono>
@@ -40,9 +41,7 @@ Result<std::vector<std::vector<std::byte>>> StoreClient::get(std::span<const std
   }
   const std::lock_guard lock(mutex_);
   if (waiting_.erase(message.request) == 0) return future.get();  // it came in the last moment
-  std::string missing;
-  for (const auto& key : keys) missing += (missing.empty() ? "" : ", ") + key;
-  return fail(ErrorKind::kTimeout, "no answer for " + missing);
+  return fail(ErrorKind::kTimeout, "no answer for " + joined(keys, ", "));
 }
 
 bool StoreClient::ended() const {

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/text.h"
 #include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
@@ -26,12 +27,6 @@ Descriptor take_signals(std::initializer_list<int> numbers) {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file that has grown to the limit (ulimit -f) is an error of the write
   return Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
 }
 
 }  // namespace
@@ -79,7 +74,7 @@ void OperatorSignals::reload() {
     reactor_.set_spin(live_.config().seconds_us("spin"));
     server_.reconfigured();
     LOG(INFO) << "new jobs get these settings: " << live_.config().effective();
-    LOG_IF(WARNING, !kept->empty()) << "restart deftd for the new value of " << joined(*kept);
+    LOG_IF(WARNING, !kept->empty()) << "restart deftd for the new value of " << joined(*kept, ", ");
   }
   sd_notify(0, "READY=1");
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <exception>
 
+#include "core/base/text.h"
 #include "core/link/ps/opening_error.h"
 #include "core/link/ps/segment_answer.h"
 #include "core/link/rendezvous.h"
@@ -20,9 +21,7 @@ namespace {
 constexpr std::size_t kThreads = 3;  // one more than ZeroMQ makes, which ends the process if it gets none
 
 std::string listed(const std::vector<std::uint32_t>& nodes) {
-  std::string text;
-  for (const std::uint32_t node : nodes) text += (text.empty() ? "" : ", ") + std::to_string(node);
-  return text;
+  return joined(nodes, ", ", [](std::uint32_t node) { return std::to_string(node); });
 }
 
 // Nodes that name other servers would wait for each other in vain. Gives the link's secret, which is that of node 0.

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 namespace deft {
 namespace {
 
@@ -49,6 +53,25 @@ TEST(Text, AnErrorNamesTheFieldAndNotTheText) {
   EXPECT_EQ(what("a\n"), "the name holds control characters");
   EXPECT_TRUE(check_name("abc", 3, "the name"));
   EXPECT_TRUE(check_text("", 3, "the name"));
+}
+
+struct Nic {
+  std::string name;
+  [[nodiscard]] std::string link() const { return "gloo:" + name; }
+};
+
+TEST(Text, JoinedHasTheSeparatorBetweenEachTwo) {
+  EXPECT_EQ(joined(std::vector<std::string>{}, ", "), "");
+  EXPECT_EQ(joined(std::vector<std::string>{"eth0"}, ", "), "eth0");
+  EXPECT_EQ(joined(std::vector<std::string_view>{"eth0", "eth1", ""}, ", "), "eth0, eth1, ");
+}
+
+TEST(Text, JoinedTakesTheTextThatItIsGiven) {
+  const std::vector<Nic> nics = {{"eth0"}, {"eth1"}};
+  EXPECT_EQ(joined(nics, " ", &Nic::name), "eth0 eth1");
+  EXPECT_EQ(joined(nics, " ", &Nic::link), "gloo:eth0 gloo:eth1");
+  const std::map<std::string, int> ports = {{"a", 1}, {"b", 2}};
+  EXPECT_EQ(joined(ports, ",", [](const auto& one) { return one.first + std::to_string(one.second); }), "a1,b2");
 }
 
 }  // namespace

@@ -1,0 +1,15 @@
+// The value of --policy, where one policy or all of them can be asked for.
+//
+//   if (auto ok = check_policy(options.policy); !ok) return ok;
+#pragma once
+
+#include <string>
+
+#include "core/base/status.h"
+
+namespace deft::tools {
+
+// kInvalid unless `policy` is the name of a policy, or "all"; suggests the nearest name.
+Result<void> check_policy(const std::string& policy);
+
+}  // namespace deft::tools
