@@ -153,10 +153,8 @@ Made make_codec(std::string_view text, const CodecKernels& kernels) {
   const std::string_view name = text.substr(0, text.find('/'));
   const auto* const row = std::ranges::find(kRows, name, &Row::name);
   if (row == kRows.end()) {
-    std::string all;
-    for (const std::string_view known : kNames) all.append(all.empty() ? "choose " : ", ").append(known);
     return fail(ErrorKind::kInvalid, "no codec is called '" + readable(name, 40) + "'",
-                did_you_mean(name, kNames, all));
+                did_you_mean(name, kNames, "choose " + joined(kNames, ", ")));
   }
   Parameters given(name.size() < text.size() ? text.substr(name.size() + 1) : std::string_view{});
   return row->make(row->name, given, kernels);  // not `name`, which ends with `text`

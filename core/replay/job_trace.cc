@@ -135,11 +135,19 @@ std::string missing_nodes(const std::map<std::uint32_t, AlignedNode>& nodes, std
          (all > kMostNamed ? ", ..." : "");
 }
 
+Result<std::filesystem::directory_iterator> files_in(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::directory_iterator files(folder, error);
+  if (!error) return files;
+  return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message(),
+              "give the folder that DEFT_TRACE named");
+}
+
 Result<std::vector<std::string>> paths_of_traces(const std::string& folder) {
-  if (auto ok = check_folder(folder); !ok) return tl::unexpected(ok.error());
+  const auto files = files_in(folder);
+  if (!files) return tl::unexpected(files.error());
   std::vector<std::string> paths;
-  std::error_code gone_meanwhile;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, gone_meanwhile))
+  for (const auto& entry : *files)
     if (entry.path().extension() == ".trace") paths.push_back(entry.path().string());
   if (paths.empty())
     return fail(ErrorKind::kInvalid, "the folder " + folder + " has no file NAME.trace",
@@ -208,11 +216,8 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
 }
 
 Result<void> check_folder(const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::directory_iterator files(folder, error);
-  if (!error) return {};
-  return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message(),
-              "give the folder that DEFT_TRACE named");
+  if (const auto files = files_in(folder); !files) return tl::unexpected(files.error());
+  return {};
 }
 
 Result<JobTrace> read_job(const std::string& folder) {
