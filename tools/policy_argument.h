@@ -1,4 +1,4 @@
-// The value of --policy, where one policy or all of them can be asked for.
+// Checks the flag --policy of commands that look at one policy, or at all of them.
 //
 //   if (auto ok = check_policy(options.policy); !ok) return ok;
 #pragma once
